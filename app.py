@@ -1,0 +1,58 @@
+"""Start here: `python app.py` opens Draftscope in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # a classroom's network may be closed
+
+import gradio as gr
+
+from viz import panel, shell, theme
+from viz.pages import decode
+from viz.runs import Desk, Store
+from viz.texts import text
+
+
+def build() -> gr.Blocks:
+    """The app: shared header, then one tab a page. No model is loaded here."""
+    desk, store = Desk(), Store()
+    panel.serve_assets()
+    with gr.Blocks(title=text("app.title"), fill_width=True) as app:
+        shell.title()
+        header = shell.settings()
+        status = shell.status_line()
+        with gr.Tabs(), gr.Tab(text("tab.decode"), id="decode"):
+            parts = decode.build(desk, store, header, status)
+        load, inputs, outputs = decode.on_load(parts, desk, store)
+        app.load(load, inputs, outputs, show_progress="hidden", concurrency_limit=None)
+
+        def leave(request: gr.Request) -> None:
+            desk.stop_all(str(request.session_hash))
+
+        app.unload(leave)
+    return app
+
+
+def main() -> None:
+    """Serves the app until it is stopped."""
+    parser = argparse.ArgumentParser(description=text("app.tagline"))
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 lets others on the network in")
+    parser.add_argument("--port", type=int, help="7860, or the next that is free")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    chosen = parser.parse_args()
+    build().launch(
+        server_name=chosen.host,
+        server_port=chosen.port,
+        inbrowser=chosen.open,
+        share=False,
+        show_error=True,
+        css=theme.stylesheet() + panel.stylesheets(),
+        theme=gr.themes.Base(),
+        footer_links=[],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+// The player's figures: the draft tree, the timeline, acceptance by depth. Python made their looks;
+// here only arrays are swapped.
+
+const CONFIG = { displayModeBar: false, displaylogo: false, showSendToCloud: false, responsive: false };
+const drawn = { tree: null, timeline: null, depth: null };
+
+function figureArea(name) {
+  return find(`${name}-plot`);
+}
+
+function drawTree(step, moment) {
+  const area = figureArea("tree");
+  const frame = find("tree-frame");
+  const arrays = step.tree_arrays;
+  const template = props.tree_template;
+  const data = template.data.map((trace, index) => ({ ...trace, ...arrays.moments[moment][index] }));
+  const width = Math.max(arrays.width, frame.clientWidth - 2);
+  const height = Math.max(arrays.height, frame.clientHeight - 2);
+  const slack = Math.max(0, (height - arrays.height) / 2);
+  const layout = {
+    ...template.layout,
+    width,
+    height,
+    xaxis: { ...template.layout.xaxis, range: [0, width] },
+    yaxis: { ...template.layout.yaxis, range: [-height + slack, slack] },
+  };
+  drawn.tree = { data, layout };
+  Plotly.react(area, data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => chooseNode(event.points[0].customdata)));
+  area.setAttribute("aria-label", find("caption").textContent);
+  if (!find("tree-table").hidden) find("tree-table").replaceChildren(treeTable(step));
+}
+
+function bindOnce(area, event, handler) {
+  area.boundEvents ??= {};
+  if (area.boundEvents[event]) return;
+  area.boundEvents[event] = true;
+  area.on(event, handler);
+}
+
+function treeTable(step) {
+  const tree = step.tree;
+  const heads = ["node", "token", "parent", "depth", "q", "p", "status"].map((key) => TEXTS[`table.${key}`]);
+  const rows = tree.token_ids.map((_, node) => [
+    node + 1,
+    visible(tree.texts[node]),
+    tree.parents[node] < 0 ? visible(step.root.text) : `${tree.parents[node] + 1} ${visible(tree.texts[tree.parents[node]])}`,
+    tree.depths[node] + 1,
+    short(Math.exp(tree.log_q[node])),
+    tree.log_p[node] === null ? "0" : short(Math.exp(tree.log_p[node])),
+    TEXTS[`node.status.${tree.status[node]}`],
+  ]);
+  return table(heads, rows);
+}
+
+function timelineArrays() {
+  const x = [], accepted = [], own = [];
+  run.steps.forEach((step, index) => {
+    x.push(index + 1);
+    accepted.push(step.committed.filter((token) => token.source === "draft").length);
+    own.push(step.committed.filter((token) => token.source === "verifier").length);
+  });
+  return [{ x, y: accepted }, { x, y: own }];
+}
+
+function drawTimeline() {
+  const area = figureArea("timeline");
+  const template = props.timeline_template;
+  const arrays = timelineArrays();
+  const data = template.data.map((trace, index) => ({ ...trace, ...arrays[index] }));
+  const width = find("timeline-frame").clientWidth;
+  const steps = Math.max(run.steps.length, 8);
+  const layout = {
+    ...template.layout,
+    width,
+    xaxis: { ...template.layout.xaxis, range: [0.4, steps + 0.6] },
+    shapes: [marker()],
+  };
+  drawn.timeline = { data, layout };
+  Plotly.react(area, data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => goTo(event.points[0].x - 1, 2)));
+  if (!find("timeline-table").hidden) find("timeline-table").replaceChildren(timelineTable());
+}
+
+function marker() {
+  const line = { color: cssValue("--ds-ink") || "#888", width: 1.5 };
+  return { type: "rect", x0: at.step + 0.5, x1: at.step + 1.5, y0: 0, y1: 1, yref: "paper", line, fillcolor: "rgba(138,143,152,0.18)", layer: "below" };
+}
+
+function moveMarker() {
+  if (drawn.timeline) Plotly.relayout(figureArea("timeline"), { shapes: [marker()] });
+}
+
+function timelineTable() {
+  const heads = ["step", "accepted", "own", "seconds"].map((key) => TEXTS[`table.${key}`]);
+  const rows = run.steps.map((step, index) => [
+    index + 1,
+    step.committed.filter((token) => token.source === "draft").length,
+    step.committed.filter((token) => token.source === "verifier").length,
+    short(step.seconds.draft + step.seconds.verify + step.seconds.commit),
+  ]);
+  return table(heads, rows);
+}
+
+function drawDepth(figure) {
+  const empty = !figure || !figure.data[0].x.length;
+  if (figure) find("depth-empty").textContent = TEXTS["player.depth.empty"];
+  find("depth-empty").hidden = !empty;
+  figureArea("depth").hidden = empty;
+  drawn.depth = empty ? null : figure;
+  if (empty) return;
+  const layout = { ...figure.layout, width: find("depth-frame").clientWidth };
+  Plotly.react(figureArea("depth"), figure.data, layout, CONFIG);
+  if (!find("depth-table").hidden) find("depth-table").replaceChildren(depthTable());
+}
+
+function depthTable() {
+  const figure = drawn.depth;
+  if (!figure) return make("p", {}, TEXTS["player.depth.empty"]);
+  const heads = [TEXTS["depth.x"], TEXTS["depth.stands"], TEXTS["depth.given"]];
+  const rows = figure.data[0].x.map((depth, index) => [depth, short(figure.data[0].y[index]), short(figure.data[1].y[index])]);
+  return table(heads, rows);
+}
+
+const TABLES = { tree: () => treeTable(run.steps[at.step]), timeline: timelineTable, depth: depthTable };
+
+// Around each figure: its question, buttons for data, PNG and JSON, a table, what to look at.
+function buildFigure(name) {
+  const figure = element.querySelector(`[data-figure="${name}"]`);
+  const button = (kind, action) => make("button", { class: "ds-quiet", type: "button", "data-part": `${name}-${kind}`, onclick: action }, TEXTS[`player.${kind}`]);
+  const buttons = make("div", {}, button("data", () => toggleTable(name)), button("png", () => savePicture(name)), button("json", () => saveFigure(name)));
+  figure.prepend(make("div", { class: "ds-figure-head" }, make("h3", {}, TEXTS[`player.${name}.title`]), buttons));
+  find(`${name}-frame`).after(make("div", { class: "ds-table-box", "data-part": `${name}-table`, hidden: true }));
+  figure.append(make("figcaption", {}, TEXTS[`player.${name}.caption`]));
+}
+
+function toggleTable(name) {
+  const panel = find(`${name}-table`);
+  const showing = panel.hidden && run.steps.length > 0;
+  panel.hidden = !showing;
+  find(`${name}-frame`).hidden = showing;
+  find(`${name}-data`).textContent = TEXTS[showing ? "player.picture" : "player.data"];
+  find(`${name}-data`).setAttribute("aria-pressed", String(showing));
+  if (showing) panel.replaceChildren(TABLES[name]());
+  else redraw();
+}
+
+function savePicture(name) {
+  const figure = drawn[name];
+  if (!figure) return;
+  const font = { ...figure.layout.font, color: cssValue("--ds-ink") };
+  const layout = { ...figure.layout, paper_bgcolor: cssValue("--ds-paper"), font };
+  const { width, height } = layout;
+  Plotly.downloadImage({ data: figure.data, layout }, { format: "png", filename: `draftscope-${name}`, scale: 2, width, height });
+}
+
+function saveFigure(name) {
+  if (drawn[name]) download(`draftscope-${name}.json`, JSON.stringify(drawn[name]), "application/json");
+}

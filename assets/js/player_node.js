@@ -1,0 +1,132 @@
+// What became of one token: its numbers, its piece of the verifier's distribution, and why.
+
+function chooseNode(node) {
+  at.node = node;
+  drawNode();
+}
+
+function drawNode() {
+  const box = find("node");
+  const step = run.steps[at.step];
+  const own = at.node === -2;
+  if (at.node === null || !step || at.node >= step.tree.token_ids.length || (own && at.moment === 0)) {
+    box.replaceChildren(make("p", { class: "ds-dim" }, TEXTS["player.node.hint"]));
+    return;
+  }
+  if (at.node === -1) {
+    box.replaceChildren(head(step.root.text, null), make("p", {}, TEXTS["node.root"]), ...candidates(step, -1));
+    return;
+  }
+  box.replaceChildren(...(own ? ownDetails(step) : nodeDetails(step, at.node)));
+}
+
+function head(words, status) {
+  const chip = make("span", { class: `ds-chip ds-big ${status ? `ds-${status}` : ""}` }, visible(words));
+  const close = make("button", { class: "ds-quiet", type: "button", onclick: () => chooseNode(null) }, TEXTS["player.node.close"]);
+  return make("div", { class: "ds-node-head" }, chip, status ? make("strong", {}, TEXTS[`node.status.${status}`] ?? TEXTS["player.legend.verifier"]) : null, close);
+}
+
+function nodeDetails(step, node) {
+  const tree = step.tree;
+  const judged = at.moment > 0;
+  const token = { id: tree.token_ids[node], text: tree.texts[node] };
+  const path = [];
+  for (let up = node; up >= 0; up = tree.parents[up]) path.unshift(tree.texts[up]);
+  const facts = [
+    [TEXTS["node.token"], `${visible(token.text)}  (${token.id})`],
+    [TEXTS["node.path"], [step.root.text, ...path].map(visible).join(" → ")],
+    [term(TEXTS["node.q"], TEXTS["node.q.is"]), short(Math.exp(tree.log_q[node]))],
+  ];
+  if (judged) facts.push([term(TEXTS["node.p"], TEXTS["node.p.is"]), tree.log_p[node] === null ? "0" : short(Math.exp(tree.log_p[node]))]);
+  facts.push([TEXTS["node.origin"], tree.origins[node].join(", ")]);
+  const parts = [head(token.text, judged ? tree.status[node] : null), list(facts)];
+  if (!judged) return parts;
+  parts.push(make("p", { class: "ds-why" }, whyNode(step, node)));
+  const decided = tree.status[node] === "unreached" ? null : step.committed[tree.depths[node]];
+  if (decided) parts.push(...strip(step, decided, tree.depths[node], node), ...candidates(step, tree.parents[node]));
+  if (tree.status[node] === "rejected" && props.can_follow) {
+    parts.push(
+      make("button", { class: "ds-button", type: "button", onclick: () => trigger("follow", { run: run.id, step: at.step, node }) }, TEXTS["player.follow"]),
+    );
+  }
+  return parts;
+}
+
+function whyNode(step, node) {
+  const tree = step.tree;
+  const status = tree.status[node];
+  const depth = tree.depths[node];
+  if (status === "unreached") return TEXTS[depth > 0 && tree.status[tree.parents[node]] === "accepted" ? "node.why.past" : "node.why.unreached"];
+  if (run.info.verification === "rejection") {
+    const trial = tree.trials[node];
+    if (!trial) return TEXTS["node.why.rejected.untried"];
+    return fill(`node.why.${status}.rejection`, { u: short(trial[0]), chance: short(trial[1]) });
+  }
+  const picked = visible(step.committed[depth].text);
+  return fill(`node.why.${status}.${run.info.temperature === 0 ? "greedy" : "coupled"}`, { token: `“${picked}”` });
+}
+
+function ownDetails(step) {
+  const token = step.committed[step.committed.length - 1];
+  const depth = step.committed.length - 1;
+  const deepest = deepestAccepted(step);
+  const fell = step.tree.parents.some((parent) => parent === deepest);
+  return [
+    head(token.text, "verifier"),
+    make("p", { class: "ds-why" }, TEXTS[fell ? "node.why.own.correction" : "node.why.own"]),
+    ...strip(step, token, depth, null),
+    ...candidates(step, deepest),
+  ];
+}
+
+function deepestAccepted(step) {
+  let deepest = -1;
+  step.tree.status.forEach((status, node) => {
+    if (status === "accepted" && (deepest < 0 || step.tree.depths[node] > step.tree.depths[deepest])) deepest = node;
+  });
+  return deepest;
+}
+
+function list(facts) {
+  return make("dl", { class: "ds-facts" }, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+}
+
+// The line from 0 to 1 with the interval that was picked and where u fell.
+function strip(step, token, depth, node) {
+  if (run.info.temperature === 0) return [list([[TEXTS["node.margin.greedy"], short(token.margin)]])];
+  const trial = node === null ? null : step.tree.trials[node];
+  const [low, high] = trial ? [0, trial[1]] : token.interval;
+  const u = trial ? trial[0] : step.noise[depth];
+  const name = trial ? TEXTS["node.interval"] : fill("node.interval.picked", { token: `“${visible(token.text)}”` });
+  const bar = make("div", { class: "ds-strip", role: "img", "aria-label": `u ${short(u)}, ${short(low)} – ${short(high)}` });
+  const piece = make("div", { class: "ds-strip-piece" });
+  piece.style.left = `${low * 100}%`;
+  piece.style.width = `${Math.max(0.4, (high - low) * 100)}%`;
+  const mark = make("div", { class: "ds-strip-u" });
+  mark.style.left = `${u * 100}%`;
+  bar.append(piece, mark);
+  const facts = [
+    [term(TEXTS["node.u"], TEXTS["node.u.is"]), u.toFixed(6)],
+    [term(name, TEXTS["node.interval.is"]), `${low.toFixed(6)} – ${high.toFixed(6)}`],
+  ];
+  if (!trial) facts.push([TEXTS["node.margin"], short(token.margin)]);
+  return [bar, list(facts)];
+}
+
+function candidates(step, row) {
+  const found = step.candidates[String(row)];
+  if (!found || at.moment === 0) return [];
+  const most = found[0].p;
+  return [
+    make("h4", {}, TEXTS["node.candidates"]),
+    make(
+      "ol",
+      { class: "ds-candidates" },
+      ...found.map((candidate) => {
+        const bar = make("span", { class: "ds-candidate-bar" });
+        bar.style.width = `${(100 * candidate.p) / most}%`;
+        return make("li", {}, make("span", { class: "ds-token" }, visible(candidate.text)), make("span", { class: "ds-candidate-track" }, bar), make("span", { class: "ds-number" }, short(candidate.p)));
+      }),
+    ),
+  ];
+}

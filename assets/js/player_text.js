@@ -1,0 +1,86 @@
+// The text of a run as chips: accepted or the verifier's own, with a bar where a step begins.
+
+const text = { shown: 0, chips: [], decoder: null };
+
+function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+}
+
+function clearText() {
+  text.shown = 0;
+  text.chips = [];
+  text.decoder = new TextDecoder("utf-8");
+  find("text").replaceChildren();
+  find("prompt-text").replaceChildren();
+  find("text-empty").hidden = false;
+}
+
+function showPrompt(run) {
+  find("prompt-count").textContent = `${TEXTS["player.prompt"]}, ${run.prompt_tokens.length} ${TEXTS["count.tokens"]}`;
+  find("prompt-text").textContent = run.prompt_tokens.map((token) => token.text).join("");
+  find("prompt").hidden = false;
+}
+
+// Chips are made once, when their step arrives; moving through the run only shows and hides them.
+function addChips(step, index) {
+  const box = find("text");
+  step.committed.forEach((token, place) => {
+    const words = text.decoder.decode(bytesOf(token.bytes), { stream: true });
+    const chip = make("span", {
+      class: `ds-chip ds-${token.source === "draft" ? "accepted" : "verifier"}`,
+      hidden: true,
+      "data-step": index,
+    });
+    if (place === 0 && index > 0) chip.classList.add("ds-boundary");
+    fillChip(chip, words || token.text, !words);
+    chip.dataset.words = words || token.text;
+    chip.addEventListener("pointerenter", () => showTip(chip, chipTip(token, index)));
+    chip.addEventListener("pointerleave", hideTip);
+    chip.addEventListener("click", () => goTo(index, 2));
+    text.chips.push({ chip, step: index });
+    box.append(chip);
+  });
+}
+
+function chipTip(token, index) {
+  const source = TEXTS[token.source === "draft" ? "timeline.accepted" : "timeline.verifier"];
+  return `${visible(token.text)} · ${source} · ${fill("player.step", { step: index + 1, steps: run.steps.length })}`;
+}
+
+function fillChip(chip, words, partial) {
+  const marked = find("spaces").checked;
+  chip.classList.toggle("ds-partial", partial);
+  if (!marked) {
+    chip.replaceChildren(words);
+    return;
+  }
+  chip.replaceChildren();
+  for (const piece of words.split(/( |\n|\t)/)) {
+    if (piece === " ") chip.append(make("span", { class: "ds-mark" }, "␣"));
+    else if (piece === "\n") chip.append(make("span", { class: "ds-mark" }, "↵"), "\n");
+    else if (piece === "\t") chip.append(make("span", { class: "ds-mark" }, "⇥"));
+    else if (piece) chip.append(piece);
+  }
+}
+
+function remarkSpaces() {
+  for (const { chip } of text.chips) fillChip(chip, chip.dataset.words, chip.classList.contains("ds-partial"));
+}
+
+// Shows the chips of all steps before `step`, and of `step` itself once it is committed.
+function showText(step, committed) {
+  const end = committed ? step : step - 1;
+  let last = null;
+  for (const { chip, step: own } of text.chips) {
+    const on = own <= end;
+    if (chip.hidden === on) chip.hidden = !on;
+    chip.classList.toggle("ds-now", own === step && on);
+    if (on) last = chip;
+  }
+  find("text-empty").hidden = last !== null;
+  if (last) {
+    const box = find("text-box");
+    const under = last.offsetTop + last.offsetHeight - box.clientHeight + 12;
+    if (under > box.scrollTop || last.offsetTop < box.scrollTop) box.scrollTop = Math.max(0, under);
+  }
+}

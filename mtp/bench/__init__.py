@@ -1,0 +1,1 @@
+"""Measuring decoders: prompt sets, alternated runs, outside baselines, tables."""

@@ -1,0 +1,216 @@
+"""Measuring decoders on prompts, alternated within one process, resumable."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mtp.bench.outside import OUTSIDE, generate_outside
+from mtp.bench.prompts import Prompt
+from mtp.decode import peak_memory_mb
+from mtp.drafters.options import settle_options
+from mtp.errors import InputError
+from mtp.models.verifier import Verifier
+from mtp.records.bench import BenchRow, as_text, tabulate
+from mtp.records.settings import Settings
+from mtp.run import start
+
+_ROW = TypeAdapter(BenchRow)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `base` holds the sampling settings; its prompt and drafter are replaced."""
+
+    prompts: Sequence[Prompt]
+    decoders: Sequence[str]
+    options: Mapping[str, Mapping[str, Any]]
+    base: Settings
+    repeats: int = 1
+
+
+def check_plan(plan: Plan) -> None:
+    """Raises InputError for an unknown decoder or option before anything is run."""
+    for decoder in plan.decoders:
+        if decoder not in OUTSIDE:
+            settle_options(decoder, plan.options.get(decoder, {}))
+    for decoder in plan.options:
+        if decoder not in plan.decoders:
+            raise InputError(f"Options are given for {decoder!r}, which is not measured.")
+    if plan.repeats < 1:
+        raise InputError(f"Repeats is {plan.repeats}; it must be at least 1.")
+
+
+def measure(verifier: Verifier, plan: Plan, done: Sequence[BenchRow] = ()) -> Iterator[BenchRow]:
+    """One row a run. On each prompt the decoders take turns, in an order that rotates, so that a
+    slow minute of the machine does not fall on one of them. Rows in `done` are not measured again.
+    """
+    have = {(row.prompt_index, row.decoder, row.repeat) for row in done}
+    if plan.prompts and not done:
+        _warm_up(verifier, plan)
+    for index, prompt in enumerate(plan.prompts):
+        for repeat in range(plan.repeats):
+            turn = (index + repeat) % len(plan.decoders)
+            for decoder in [*plan.decoders[turn:], *plan.decoders[:turn]]:
+                if (index, decoder, repeat) not in have:
+                    yield _measure_one(verifier, plan, decoder, prompt, index, repeat)
+
+
+def _warm_up(verifier: Verifier, plan: Plan) -> None:
+    """First calls allocate and tune; they are not measured."""
+    short = dataclasses.replace(plan.base, max_new_tokens=min(8, plan.base.max_new_tokens))
+    warm = dataclasses.replace(plan, base=short)
+    for decoder in plan.decoders:
+        _measure_one(verifier, warm, decoder, plan.prompts[0], 0, 0)
+
+
+def _measure_one(
+    verifier: Verifier, plan: Plan, decoder: str, prompt: Prompt, index: int, repeat: int
+) -> BenchRow:
+    settings = dataclasses.replace(plan.base, prompt=prompt.text)
+    if decoder in OUTSIDE:
+        return _measure_outside(verifier, settings, decoder, prompt, index, repeat)
+    settings = dataclasses.replace(
+        settings, drafter=decoder, drafter_options=plan.options.get(decoder, {})
+    )
+    decoding, run = start(verifier, settings)
+    for _ in decoding:
+        pass
+    trace = decoding.trace(run)
+    summary = trace.summary
+    return BenchRow(
+        prompt_index=index,
+        category=prompt.category,
+        decoder=decoder,
+        repeat=repeat,
+        prompt_tokens=len(run.prompt_tokens),
+        new_tokens=summary.new_tokens,
+        verifier_calls=summary.verifier_calls,
+        accepted=round(summary.accepted_per_call * summary.verifier_calls),
+        drafted=summary.drafted,
+        rows=sum(step.rows for step in trace.steps),
+        seconds=summary.seconds,
+        seconds_prefill=summary.seconds_prefill,
+        seconds_draft=sum(step.seconds.draft for step in trace.steps),
+        seconds_verify=sum(step.seconds.verify for step in trace.steps),
+        tokens_per_second=summary.tokens_per_second,
+        peak_memory_mb=summary.peak_memory_mb,
+        text=trace.text,
+        ids=tuple(decoding.output_ids),
+    )
+
+
+def _measure_outside(
+    verifier: Verifier, settings: Settings, decoder: str, prompt: Prompt, index: int, repeat: int
+) -> BenchRow:
+    out = generate_outside(decoder, verifier, settings)
+    tokenizer = verifier.vocabulary.tokenizer
+    return BenchRow(
+        prompt_index=index,
+        category=prompt.category,
+        decoder=decoder,
+        repeat=repeat,
+        prompt_tokens=len(verifier.vocabulary.encode(settings.prompt, settings.mode)),  # type: ignore[arg-type]
+        new_tokens=len(out.ids),
+        # Plain generate runs one forward a token, the first in its prefill; how many the others
+        # run is not told.
+        verifier_calls=len(out.ids) if decoder == "hf" else None,
+        accepted=0 if decoder == "hf" else None,
+        drafted=0 if decoder == "hf" else None,
+        rows=len(out.ids) if decoder == "hf" else None,
+        seconds=out.seconds_rest,
+        seconds_prefill=out.seconds_first,
+        seconds_draft=None,
+        seconds_verify=None,
+        tokens_per_second=out.rest / out.seconds_rest if out.rest else None,
+        peak_memory_mb=peak_memory_mb(verifier.backbone.device),
+        text=str(tokenizer.decode(list(out.ids), skip_special_tokens=True)),
+        ids=out.ids,
+    )
+
+
+def run_plan(
+    verifier: Verifier,
+    plan: Plan,
+    folder: Path,
+    resume: bool,
+    report: Callable[[str], None],
+) -> str:
+    """Measures the plan into `folder`: rows.jsonl as it goes, then table.json and table.txt.
+
+    Returns the table as text. Raises InputError where the folder holds another plan's rows.
+    """
+    check_plan(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {**describe(plan, verifier)}
+    done = _earlier_rows(folder, described, resume)
+    (folder / "plan.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+    rows = list(done)
+    total = len(plan.prompts) * len(plan.decoders) * plan.repeats
+    with (folder / "rows.jsonl").open("a", encoding="utf-8") as file:
+        for row in measure(verifier, plan, done):
+            rows.append(row)
+            file.write(_ROW.dump_json(row).decode() + "\n")
+            file.flush()
+            speed = f"{row.tokens_per_second:.1f} tokens/s" if row.tokens_per_second else "–"
+            report(f"{len(rows)}/{total} {row.decoder} on prompt {row.prompt_index + 1}: {speed}")
+    table = tabulate(rows, plan.decoders)
+    plain = {"plan": described, "rows": [dataclasses.asdict(row) for row in table]}
+    (folder / "table.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
+    text = as_text(table)
+    (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
+    return text
+
+
+def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
+    """The plan as plain data: what must be the same for rows to be comparable."""
+    base = plan.base
+    return {
+        "model": verifier.name,
+        "weights_sha256": verifier.weights_sha256,
+        "dtype": verifier.dtype,
+        "device": verifier.device,
+        "decoders": list(plan.decoders),
+        "options": {name: dict(options) for name, options in plan.options.items()},
+        "prompts": [prompt.text for prompt in plan.prompts],
+        "repeats": plan.repeats,
+        "mode": base.mode,
+        "temperature": base.temperature,
+        "top_k": base.top_k,
+        "top_p": base.top_p,
+        "seed": base.seed,
+        "verification": base.verification,
+        "max_new_tokens": base.max_new_tokens,
+    }
+
+
+def _earlier_rows(folder: Path, described: dict[str, Any], resume: bool) -> list[BenchRow]:
+    path = folder / "rows.jsonl"
+    if not path.exists() or not path.stat().st_size:
+        return []
+    if not resume:
+        raise InputError(
+            f"{folder} already holds a measurement. Give --resume to go on with it, or another "
+            "folder."
+        )
+    try:
+        earlier = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+        lines = path.read_text(encoding="utf-8").splitlines()
+        rows = [_ROW.validate_json(line) for line in lines]
+    except (OSError, ValueError, ValidationError) as error:
+        raise InputError(
+            f"The measurement in {folder} cannot be read; use another folder."
+        ) from error
+    if earlier != described:
+        changed = [key for key in described if earlier.get(key) != described[key]]
+        raise InputError(
+            f"The measurement in {folder} was made with other settings ({', '.join(changed)}); "
+            "use another folder."
+        )
+    return rows

@@ -1,0 +1,91 @@
+"""Baselines from outside: `transformers`' own `generate`, plain, with prompt lookup, assisted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.generation.streamers import BaseStreamer
+
+from mtp.errors import InputError
+from mtp.models.verifier import Verifier
+from mtp.records.settings import Settings
+from mtp.sampling import Sampling
+
+OUTSIDE = ("hf", "hf-pld", "hf-assisted")
+LOOKUP_TOKENS = 10  # as many as our own prompt lookup drafts by default
+
+
+@dataclass(frozen=True)
+class OutsideRun:
+    """Token ids written, seconds to the first of them and after, and how many came after."""
+
+    ids: tuple[int, ...]
+    seconds_first: float
+    seconds_rest: float
+    rest: int
+
+
+class _Clock(BaseStreamer):
+    """Notes when the first new tokens appear: the end of generate's prefill."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.first_count = 0
+        self.prompt_seen = False
+
+    def put(self, value: torch.Tensor) -> None:
+        """Called by generate with the prompt, then with new tokens as they come."""
+        if not self.prompt_seen:
+            self.prompt_seen = True
+        elif self.first is None:
+            self.first = time.perf_counter()
+            self.first_count = value.numel()
+
+    def end(self) -> None:
+        """Called by generate when it is done."""
+
+
+def generate_outside(
+    name: str, verifier: Verifier, settings: Settings, assistant: Any | None = None
+) -> OutsideRun:
+    """Runs `generate` on the same prompt and settings, with its own random numbers.
+
+    Speed is counted after the first tokens appear, as ours is after the prefill.
+    Raises InputError for `hf-assisted` without an assistant model.
+    """
+    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    mode = "raw" if settings.mode == "raw" else "chat"
+    prompt = verifier.vocabulary.encode(settings.prompt, mode)  # type: ignore[arg-type]
+    ids = torch.tensor([prompt], device=verifier.backbone.device)
+    options: dict[str, Any] = {
+        "do_sample": not sampling.greedy,
+        "max_new_tokens": settings.max_new_tokens,
+        "eos_token_id": sorted(verifier.vocabulary.stop_ids) or None,
+        "pad_token_id": min(verifier.vocabulary.stop_ids, default=0),
+    }
+    if not sampling.greedy:
+        options |= {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+        }
+    if name == "hf-pld":
+        options["prompt_lookup_num_tokens"] = LOOKUP_TOKENS
+    elif name == "hf-assisted":
+        if assistant is None:
+            raise InputError("hf-assisted needs a draft model of the same vocabulary.")
+        options["assistant_model"] = assistant
+    clock = _Clock()
+    torch.manual_seed(settings.seed)
+    begin = time.perf_counter()
+    with torch.inference_mode():
+        out = verifier.backbone.model.generate(  # type: ignore[operator]
+            ids, attention_mask=torch.ones_like(ids), streamer=clock, **options
+        )
+    end = time.perf_counter()
+    new = out[0, ids.shape[1] :].tolist()
+    first = clock.first if clock.first is not None else end
+    return OutsideRun(tuple(new), first - begin, end - first, max(0, len(new) - clock.first_count))

@@ -1,0 +1,1 @@
+"""Drafters: each proposes a tree of tokens for the verifier to judge."""

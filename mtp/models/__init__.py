@@ -1,0 +1,1 @@
+"""Models: names, weights, loading, one forward of a block, and its cache."""

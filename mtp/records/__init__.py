@@ -1,0 +1,1 @@
+"""What leaves `mtp`: plain frozen records of numbers and text, and their JSON."""

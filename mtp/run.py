@@ -1,0 +1,68 @@
+"""A run from its settings: what a person chooses, checked and turned into a decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from mtp.decode import Decoding, Request, software
+from mtp.drafters.build import make_drafter
+from mtp.drafters.options import settle_options
+from mtp.errors import InputError
+from mtp.models.verifier import Verifier
+from mtp.models.vocabulary import Mode
+from mtp.records.settings import Settings
+from mtp.records.trace import Run
+from mtp.sampling import Sampling
+from mtp.verify import VERIFICATIONS
+
+
+def start(
+    verifier: Verifier, settings: Settings, stop: Callable[[], bool] = lambda: False
+) -> tuple[Decoding, Run]:
+    """A decoding ready to iterate over, and the record of what was asked.
+
+    Raises InputError with a sentence for any setting that is not allowed.
+    """
+    if settings.verification not in VERIFICATIONS:
+        raise InputError(
+            f"The verification is {settings.verification[:40]!r}; it can be "
+            f"{' or '.join(VERIFICATIONS)}."
+        )
+    if settings.mode not in ("chat", "raw"):
+        raise InputError(f"The mode is {settings.mode[:40]!r}; it can be chat or raw.")
+    vocabulary, backbone = verifier.vocabulary, verifier.backbone
+    options = settle_options(settings.drafter, settings.drafter_options)
+    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    prompt_ids = vocabulary.encode(settings.prompt, cast(Mode, settings.mode))
+    prompt_ids += settings.forced_ids
+    request = Request(
+        prompt_ids=tuple(prompt_ids),
+        sampling=sampling,
+        seed=settings.seed,
+        verification=settings.verification,
+        max_new_tokens=settings.max_new_tokens,
+        stop_ids=vocabulary.stop_ids,
+    )
+    drafter = make_drafter(settings.drafter, options, backbone)
+    decoding = Decoding(backbone, vocabulary, drafter, request, stop)
+    run = Run(
+        model=verifier.name,
+        weights_sha256=verifier.weights_sha256,
+        drafter=settings.drafter,
+        drafter_options=options,
+        mode=cast(Mode, settings.mode),
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        seed=settings.seed,
+        verification=request.verification,
+        device=verifier.device,
+        dtype=verifier.dtype,
+        prompt=settings.prompt,
+        prompt_tokens=tuple(vocabulary.token_text(token) for token in prompt_ids),
+        max_new_tokens=settings.max_new_tokens,
+        software=software(),
+        branch=settings.branch,
+    )
+    return decoding, run

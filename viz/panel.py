@@ -1,0 +1,41 @@
+"""Plotly in the page: the library from its Python package, and the scripts that share it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import plotly
+
+ASSETS = Path(__file__).resolve().parent.parent / "assets"
+PLOTLY_SCRIPT = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+
+
+def serve_assets() -> None:
+    """Lets the browser fetch Plotly's script from here: no outside request, works offline."""
+    gr.set_static_paths([PLOTLY_SCRIPT])
+
+
+def plotly_head() -> str:
+    """The script tag of the installed Plotly."""
+    return f'<script src="/gradio_api/file={PLOTLY_SCRIPT}"></script>'
+
+
+def scripts(*names: str) -> str:
+    """Scripts of assets/js, one after another, as one function body."""
+    return "\n".join((ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in names)
+
+
+def stylesheets() -> str:
+    """All of assets/css in the order of their names."""
+    return "\n".join(
+        path.read_text(encoding="utf-8") for path in sorted((ASSETS / "css").glob("*.css"))
+    )
+
+
+def plain_figure(figure: Any) -> dict[str, Any]:
+    """A figure as JSON-ready data and layout, without Plotly's default template."""
+    figure.update_layout(template="none")
+    plain = figure.to_plotly_json()
+    return {"data": list(plain["data"]), "layout": {**plain["layout"], "template": None}}

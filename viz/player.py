@@ -1,0 +1,143 @@
+"""The player: a run's text, tree, counters and timeline, stepped through in the browser."""
+
+from __future__ import annotations
+
+import html
+import re
+from functools import cache
+from typing import Any
+from urllib.parse import urlencode
+
+import gradio as gr
+from pydantic import TypeAdapter
+
+from mtp.records.trace import Run, Step, count_by_depth, step_to_plain
+from viz import panel
+from viz.figures import by_depth, draft_tree, timeline
+from viz.runs import LiveRun, Store
+from viz.texts import table, text
+
+CHUNK = 40  # steps a request: the first tree is drawn before the rest has come
+LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
+
+_RUN = TypeAdapter(Run)
+
+
+class Player(gr.HTML):
+    """Shows the run named in its value, {"run", "step", "moment"}.
+
+    The script asks for the run's steps as they come and then needs the server no more. The page's
+    component with the id `controls` is moved into the player's left column.
+    """
+
+    def __init__(
+        self, store: Store, owns_address: bool, controls: str | None = None, **more: Any
+    ) -> None:
+        super().__init__(
+            value=None,
+            html_template=_markup(),
+            js_on_load=panel.scripts(
+                "page", "player_text", "player_figures", "player_node", "player"
+            ),
+            head=panel.plotly_head(),
+            server_functions=[_steps_of(store), _trace_of(store)],
+            apply_default_css=False,
+            texts=_player_texts(),
+            tree_template=panel.plain_figure(draft_tree.template()),
+            timeline_template=panel.plain_figure(timeline.template(table())),
+            owns_address=owns_address,
+            controls=controls,
+            **more,
+        )
+
+    def api_info(self) -> dict[str, Any]:
+        """The value's form."""
+        return {"type": "object"}
+
+    def get_block_name(self) -> str:
+        """Drawn by Gradio's HTML component."""
+        return "html"
+
+
+def _steps_of(store: Store) -> Any:
+    def player_steps(asked: list[Any]) -> dict[str, Any]:
+        """Steps of a run, asked for as [its name, how many the page has]."""
+        run_id, have = asked if isinstance(asked, list) and len(asked) == 2 else (None, None)
+        live = store.get(run_id)
+        if live is None or not isinstance(have, int) or have < 0:
+            return {"error": text("error.gone")}
+        steps = live.steps[have : have + CHUNK]
+        last = have + len(steps) >= len(live.steps)
+        return {
+            "state": live.state,
+            "label": live.label,
+            "total": len(live.steps),
+            "steps": [viewer_step(step) for step in steps],
+            "run": _RUN.dump_python(live.run, mode="json") if have == 0 and live.run else None,
+            "link": link_of(live) if have == 0 and live.run else None,
+            "depth": _depth_figure(live) if last and live.state != "live" else None,
+        }
+
+    return player_steps
+
+
+def _trace_of(store: Store) -> Any:
+    def player_trace(run_id: str) -> dict[str, str]:
+        """The whole run as a trace file."""
+        live = store.get(run_id)
+        if live is None:
+            return {"error": text("error.gone")}
+        if live.trace is None:
+            return {"error": text("error.running")}
+        run = live.trace.run
+        name = f"draftscope-{run.drafter}-seed{run.seed}.json"
+        return {"name": name, "trace": live.trace.to_json()}
+
+    return player_trace
+
+
+def viewer_step(step: Step) -> dict[str, Any]:
+    """A step of the trace with the arrays that draw its tree."""
+    return {**step_to_plain(step), "tree_arrays": draft_tree.arrays(step)}
+
+
+def _depth_figure(live: LiveRun) -> dict[str, Any]:
+    return panel.plain_figure(by_depth.figure(count_by_depth(tuple(live.steps)), table()))
+
+
+def link_of(live: LiveRun) -> str | None:
+    """The query that makes this run again; None where it would be too long or cannot be made."""
+    run = live.run
+    if run is None or run.branch is not None:
+        return None
+    if live.recorded is not None:
+        return urlencode({"tab": "decode", "recorded": live.recorded})
+    values: dict[str, Any] = {
+        "tab": "decode",
+        "model": run.model,
+        "mode": run.mode,
+        "dtype": run.dtype,
+        "temperature": run.temperature,
+        "top_k": run.top_k,
+        "top_p": run.top_p,
+        "verification": run.verification,
+        "seed": run.seed,
+        "new": run.max_new_tokens,
+        "drafter": run.drafter,
+        **{f"{run.drafter}.{name}": value for name, value in run.drafter_options.items()},
+        "prompt": run.prompt,
+    }
+    query = urlencode(values)
+    return query if len(query) <= LINK_LENGTH else None
+
+
+@cache
+def _player_texts() -> dict[str, str]:
+    wanted = ("player.", "count.", "node.", "table.", "timeline.", "depth.")
+    return {key: words for key, words in table().items() if key.startswith(wanted)}
+
+
+def _markup() -> str:
+    """The player's frame with its words put in; parts are found by name."""
+    frame = (panel.ASSETS / "html" / "player.html").read_text(encoding="utf-8")
+    return re.sub(r"\[\[([\w.]+)\]\]", lambda found: html.escape(text(found[1])), frame)

@@ -1,0 +1,202 @@
+"""The queue to the model, stop flags, and the store of runs that browsers look at."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mtp.errors import DraftscopeError
+from mtp.records.trace import Run, Step, Trace
+from viz.texts import text
+
+if TYPE_CHECKING:
+    from mtp.models.verifier import Verifier
+    from mtp.records.settings import Settings
+
+log = logging.getLogger("draftscope")
+MOST_RUNS = 64  # kept for browsers to look at; the oldest goes first
+
+
+@dataclass
+class Job:
+    """A piece of work for the model, from waiting to done."""
+
+    owner: str
+    message: str = ""
+    fraction: float | None = None
+    stopping: threading.Event = field(default_factory=threading.Event)
+    future: Future[Any] | None = None
+
+    def stop(self) -> None:
+        """Asks the job to end within a step; one still waiting never starts."""
+        self.stopping.set()
+        if self.future is not None:
+            self.future.cancel()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self.stopping.is_set()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.future is not None and self.future.done()
+
+    def failure(self) -> str | None:
+        """The sentence for a job that failed; None for one that did not."""
+        if self.future is None or not self.future.done() or self.future.cancelled():
+            return None
+        error = self.future.exception()
+        if error is None:
+            return None
+        if isinstance(error, DraftscopeError):
+            return str(error)
+        log.error("a job failed", exc_info=error)
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+            return text("error.memory")
+        return text("error.inside", what=f"{type(error).__name__}: {str(error)[:160]}")
+
+    def tell(self, message: str, fraction: float | None = None) -> None:
+        """What the job is doing, for the status line."""
+        self.message, self.fraction = message, fraction
+
+
+class Desk:
+    """One worker that owns the model: jobs run one at a time, in the order they came."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._line: list[Job] = []
+        self._lock = threading.Lock()
+        self._loaded: tuple[tuple[str, str | None], Verifier] | None = None
+
+    def submit(self, work: Callable[[Job], Any], owner: str) -> Job:
+        """Puts work in the line. It gets its job, to tell its progress and see the stop flag.
+
+        `owner` names the browser tab, so that leaving it or pressing stop ends its jobs.
+        """
+        job = Job(owner=owner)
+        with self._lock:
+            self._line = [other for other in self._line if not other.done] + [job]
+        job.future = self._pool.submit(work, job)
+        return job
+
+    def place(self, job: Job) -> int:
+        """How many unfinished jobs are before this one."""
+        with self._lock:
+            ahead = self._line[: self._line.index(job)] if job in self._line else []
+        return sum(not other.done for other in ahead)
+
+    def stop_all(self, owner: str) -> None:
+        """Stops every unfinished job of a browser tab."""
+        with self._lock:
+            mine = [job for job in self._line if job.owner == owner and not job.done]
+        for job in mine:
+            job.stop()
+
+    def describe(self, job: Job) -> str:
+        """The status line's sentence for a job."""
+        ahead = self.place(job)
+        if ahead:
+            return text("status.waiting", ahead=ahead)
+        return job.message or text("status.starting")
+
+    def verifier(self, name: str, dtype: str | None, job: Job) -> Verifier:
+        """The loaded model, fetched and loaded first where needed. Only the worker calls this.
+
+        One model is held at a time: another takes its place.
+        """
+        if self._loaded is not None and self._loaded[0] == (name, dtype):
+            return self._loaded[1]
+        job.tell(text("status.importing"))
+        from mtp.models import catalog
+        from mtp.models.fetch import fetch
+
+        if name in catalog.ENTRIES and not catalog.is_ready(name):
+            fetch(name, job.tell, lambda: job.stopped)
+        job.tell(text("status.loading", model=name))
+        from mtp.models.verifier import load_verifier
+
+        self._loaded = None
+        verifier = load_verifier(name, dtype)
+        self._loaded = ((name, dtype), verifier)
+        return verifier
+
+    def loaded(self) -> str | None:
+        """The held model in words, or None."""
+        if self._loaded is None:
+            return None
+        verifier = self._loaded[1]
+        return text(
+            "status.loaded", model=verifier.name, dtype=verifier.dtype, device=verifier.device
+        )
+
+
+@dataclass
+class LiveRun:
+    """A run a browser looks at: recorded, opened from a file, or being decoded now."""
+
+    label: str
+    state: str = "live"
+    """live, own, stopped, recorded or opened: what the player says beside the run."""
+    recorded: str | None = None
+    """The name of a recorded run that ships with Draftscope."""
+    run: Run | None = None
+    steps: list[Step] = field(default_factory=list)
+    trace: Trace | None = None
+
+
+class Store:
+    """Runs by a name that cannot be guessed; the oldest finished ones are dropped."""
+
+    def __init__(self, most: int = MOST_RUNS) -> None:
+        self._runs: OrderedDict[str, LiveRun] = OrderedDict()
+        self._most = most
+        self._lock = threading.Lock()
+
+    def add(self, run: LiveRun, name: str | None = None) -> str:
+        """Keeps a run; returns its name."""
+        key = name or uuid.uuid4().hex
+        with self._lock:
+            self._runs[key] = run
+            self._runs.move_to_end(key)
+            while len(self._runs) > self._most:
+                self._runs.popitem(last=False)
+        return key
+
+    def get(self, key: object) -> LiveRun | None:
+        """The run of that name; None for one that is gone or never was."""
+        return self._runs.get(key) if isinstance(key, str) else None
+
+
+def decode_into(
+    live: LiveRun, desk: Desk, owner: str, name: str, dtype: str | None, settings: Settings
+) -> Job:
+    """Puts a run in the line; its steps appear in `live` as they happen."""
+
+    def work(job: Job) -> None:
+        verifier = desk.verifier(name, dtype, job)
+        if job.stopped:
+            return
+        from mtp.run import start
+
+        job.tell(text("status.prefill"))
+        decoding, run = start(verifier, settings, lambda: job.stopped)
+        live.run = run
+        for step in decoding:
+            live.steps.append(step)
+            job.tell(
+                text("status.decoding", tokens=len(decoding.output_ids), steps=len(live.steps)),
+                len(decoding.output_ids) / settings.max_new_tokens,
+            )
+        live.trace = decoding.trace(run)
+        live.state = "stopped" if live.trace.stop_reason == "stopped" else "own"
+
+    return desk.submit(work, owner)

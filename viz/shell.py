@@ -1,0 +1,194 @@
+"""What all pages share: header, settings, status line, and the address bar's values."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from mtp.errors import InputError
+from mtp.models import catalog
+from viz.texts import text
+
+DTYPES = ("auto", "float32", "bfloat16", "float64")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The settings' components, in the order handlers take them."""
+
+    model: gr.Dropdown
+    dtype: gr.Dropdown
+    mode: gr.Radio
+    temperature: gr.Slider
+    top_k: gr.Number
+    top_p: gr.Slider
+    verification: gr.Radio
+    seed: gr.Number
+    max_new_tokens: gr.Number
+
+    @property
+    def components(self) -> list[Any]:
+        """All of them."""
+        return list(vars(self).values())
+
+
+def title() -> gr.HTML:
+    """Name and one line on what this is."""
+    return gr.HTML(
+        f'<header class="ds-header"><h1>{html.escape(text("app.title"))}</h1>'
+        f"<p>{html.escape(text('app.tagline'))}</p></header>"
+    )
+
+
+def settings() -> Header:
+    """One row of settings that folds away."""
+    models = [entry.name for entry in catalog.ENTRIES.values() if catalog.is_available(entry)]
+    with gr.Accordion(text("header.settings"), open=False, elem_classes="ds-settings"):
+        with gr.Row():
+            model = gr.Dropdown(
+                models,
+                value="smollm2",
+                allow_custom_value=True,
+                label=text("header.model"),
+                info=text("header.model.info"),
+                elem_id="model",
+                min_width=200,
+            )
+            dtype = gr.Dropdown(
+                [(text("header.dtype.auto"), "auto"), *((name, name) for name in DTYPES[1:])],
+                value="auto",
+                label=text("header.dtype"),
+                elem_id="dtype",
+                min_width=160,
+            )
+            mode = gr.Radio(
+                [(text("header.mode.chat"), "chat"), (text("header.mode.raw"), "raw")],
+                value="chat",
+                label=text("header.mode"),
+                elem_id="mode",
+                min_width=160,
+            )
+            verification = gr.Radio(
+                [
+                    (text("header.verification.coupled"), "coupled"),
+                    (text("header.verification.rejection"), "rejection"),
+                ],
+                value="coupled",
+                label=text("header.verification"),
+                elem_id="verification",
+                min_width=260,
+            )
+        with gr.Row():
+            temperature = gr.Slider(
+                0,
+                2,
+                value=0.7,
+                step=0.05,
+                label=text("header.temperature"),
+                info=text("header.temperature.info"),
+                elem_id="temperature",
+                min_width=180,
+            )
+            top_k = gr.Number(
+                0,
+                precision=0,
+                minimum=0,
+                label=text("header.top_k"),
+                info=text("header.top_k.info"),
+                elem_id="top_k",
+                min_width=110,
+            )
+            top_p = gr.Slider(
+                0.05,
+                1,
+                value=1,
+                step=0.01,
+                label=text("header.top_p"),
+                info=text("header.top_p.info"),
+                elem_id="top_p",
+                min_width=180,
+            )
+            seed = gr.Number(
+                0, precision=0, label=text("header.seed"), elem_id="seed", min_width=110
+            )
+            max_new_tokens = gr.Number(
+                64,
+                precision=0,
+                label=text("header.max_new_tokens"),
+                elem_id="max_new_tokens",
+                min_width=110,
+            )
+    return Header(model, dtype, mode, temperature, top_k, top_p, verification, seed, max_new_tokens)
+
+
+def number(value: object, name: str) -> float:
+    """A number field's value. Raises InputError for one that is empty or not finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(text("error.number", name=name))
+    return value
+
+
+def status(words: str, state: str = "idle", fraction: float | None = None) -> str:
+    """The status line's HTML; state is idle, busy or failed. Errors stay until dismissed."""
+    bar = ""
+    if state == "busy" and fraction is not None:
+        bar = f'<progress max="1" value="{min(1.0, max(0.0, fraction)):.3f}"></progress>'
+    close = ""
+    if state == "failed":
+        label = html.escape(text("status.dismiss"))
+        close = f'<button type="button" class="ds-quiet" data-dismiss>{label}</button>'
+    role = "alert" if state == "failed" else "status"
+    return (
+        f'<div class="ds-status ds-{state}" role="{role}"><span class="ds-dot"></span>'
+        f'<span class="ds-words">{html.escape(words)}</span>{bar}{close}</div>'
+    )
+
+
+def status_line() -> gr.HTML:
+    """The line that says what the model is doing."""
+    return gr.HTML(
+        status(text("status.ready")),
+        elem_id="status",
+        js_on_load=(
+            "element.addEventListener('click', (event) => {"
+            " if (event.target.closest('[data-dismiss]')) props.value = props.idle; });"
+        ),
+        apply_default_css=False,
+        idle=status(text("status.ready")),
+    )
+
+
+def from_query(query: Mapping[str, str]) -> dict[str, Any]:
+    """Header values that an address holds, each kept only where it makes sense."""
+    values: dict[str, Any] = {}
+    for name, most in (("temperature", 5.0), ("top_p", 1.0)):
+        found = _real(query.get(name))
+        if found is not None and 0 <= found <= most:
+            values[name] = found
+    for key, name in (("top_k", "top_k"), ("seed", "seed"), ("new", "max_new_tokens")):
+        found = _real(query.get(key))
+        if found is not None and found >= 0 and found == int(found):
+            values[name] = int(found)
+    for name, allowed in (
+        ("mode", ("chat", "raw")),
+        ("verification", ("coupled", "rejection")),
+        ("dtype", DTYPES),
+    ):
+        if query.get(name) in allowed:
+            values[name] = query[name]
+    if query.get("model"):
+        values["model"] = query["model"][:200]
+    return values
+
+
+def _real(words: str | None) -> float | None:
+    try:
+        value = float(words) if words is not None else math.nan
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
