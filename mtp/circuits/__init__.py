@@ -1,0 +1,1 @@
+"""Probabilistic circuits over the next n tokens (MTPC): structure, queries, heads, loss."""
