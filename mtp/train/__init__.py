@@ -1,0 +1,1 @@
+"""Making the data and weights the project ships: corpora, models, circuits, adapters."""

@@ -1,0 +1,99 @@
+"""What the byte model is and how it is trained: shape, schedule, optimizers."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from mtp.errors import InputError
+from mtp.train.byte_tokenizer import END_ID, PAD_ID, VOCABULARY
+from mtp.train.muon import Muon
+
+WARM_UP_STEPS = 50  # Muon's momentum fills in 20; the first steps of AdamW are the wild ones
+CONSTANT_SHARE = 0.4  # of the budget, before the learning rate falls linearly to 0
+# Of the budget, trained on windows half as long and twice as many: attention is a third of a step
+# at 1,024 bytes, and what is far away is learnt last.
+SHORT_SHARE = 0.7
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Size of the model: 5.25M parameters as it is."""
+
+    hidden: int = 256
+    layers: int = 6
+    heads: int = 4
+    mlp: int = 768
+    context: int = 1024
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How it is trained. The budget is `minutes` of training or `steps`, whichever is less; the
+    learning rate is a function of the share of it that is used."""
+
+    batch: int = 8
+    learning_rate: float = 5e-3
+    weight_decay: float = 0.05
+    seed: int = 0
+    minutes: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError without a budget or for numbers outside what is allowed."""
+        if self.minutes is None and self.steps is None:
+            raise InputError("Training needs a budget: a number of minutes, of steps, or both.")
+        for name, value in dataclasses.asdict(self).items():
+            if name != "seed" and value is not None and value <= 0:
+                raise InputError(f"The {name.replace('_', ' ')} is {value}; it must be above 0.")
+
+    def used(self, step: int, seconds: float) -> float:
+        """Share of the budget used, 0 to 1."""
+        by_steps = step / self.steps if self.steps else 0.0
+        by_time = seconds / (60 * self.minutes) if self.minutes else 0.0
+        return min(1.0, max(by_steps, by_time))
+
+    def rate(self, step: int, seconds: float) -> float:
+        """Learning rate: a warm-up, constant, then linear to 0."""
+        fall = (1 - self.used(step, seconds)) / (1 - CONSTANT_SHARE)
+        return self.learning_rate * min(1.0, fall, (step + 1) / WARM_UP_STEPS)
+
+    def window(self, context: int, step: int, seconds: float) -> tuple[int, int]:
+        """Windows of a step and their length: short ones first, then `batch` of `context`."""
+        if self.used(step, seconds) < SHORT_SHARE:
+            return 2 * self.batch, context // 2
+        return self.batch, context
+
+
+def build_model(shape: Shape, seed: int) -> LlamaForCausalLM:
+    """The untrained model, float32; the weights are a function of the seed."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=END_ID,
+        pad_token_id=PAD_ID,
+        dtype="float32",
+    )
+    return LlamaForCausalLM(config)
+
+
+def build_optimizers(model: nn.Module, recipe: Recipe) -> list[Optimizer]:
+    """Muon for the layers' matrices; AdamW for embeddings, output head and norms."""
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
+    chosen = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    return [
+        Muon(matrices, recipe.learning_rate, weight_decay=recipe.weight_decay),
+        AdamW(rest, recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
