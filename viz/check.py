@@ -22,7 +22,8 @@ class Findings:
     here: Comparison | None = None
     precise: Comparison | None = None
     too_large: bool = False
-    recorded: bool = False
+    recorded: str | None = None
+    """The model of a run that was not decoded here."""
 
 
 def check_into(found: Findings, live: LiveRun, desk: Desk, owner: str) -> Job:
@@ -31,7 +32,7 @@ def check_into(found: Findings, live: LiveRun, desk: Desk, owner: str) -> Job:
     run = live.run
     tokens = sum(len(step.committed) for step in live.steps)
     settings = replace(settings_of(run), max_new_tokens=max(1, tokens))
-    found.recorded = live.state in ("recorded", "opened")
+    found.recorded = run.model if live.state in ("recorded", "opened") else None
 
     def work(job: Job) -> None:
         verifier = desk.verifier(run.model, run.dtype, job)
@@ -64,8 +65,8 @@ def report(found: Findings, temperature: float) -> str:
     lines: list[tuple[str, str]] = []
     if found.here is not None:
         lines += _about(found.here, temperature == 0)
-        if found.recorded:
-            lines.append(("", text("check.recorded")))
+        if found.recorded is not None:
+            lines.append(("", text("check.recorded", model=found.recorded)))
     if found.precise is not None:
         if found.precise.parting is None:
             lines.append(("good", text("check.equal.64", tokens=found.precise.tokens)))

@@ -49,13 +49,12 @@ def settings() -> Header:
     """One row of settings that folds away."""
     models = [entry.name for entry in catalog.ENTRIES.values() if catalog.is_available(entry)]
     with gr.Accordion(text("header.settings"), open=False, elem_classes="ds-settings"):
-        with gr.Row():
+        with gr.Row(elem_classes="ds-fields"):
             model = gr.Dropdown(
                 models,
                 value="smollm2",
                 allow_custom_value=True,
                 label=text("header.model"),
-                info=text("header.model.info"),
                 elem_id="model",
                 min_width=200,
             )
@@ -83,14 +82,13 @@ def settings() -> Header:
                 elem_id="verification",
                 min_width=260,
             )
-        with gr.Row():
+        with gr.Row(elem_classes="ds-fields"):
             temperature = gr.Slider(
                 0,
                 2,
                 value=0.7,
                 step=0.05,
                 label=text("header.temperature"),
-                info=text("header.temperature.info"),
                 elem_id="temperature",
                 min_width=180,
             )
@@ -99,7 +97,6 @@ def settings() -> Header:
                 precision=0,
                 minimum=0,
                 label=text("header.top_k"),
-                info=text("header.top_k.info"),
                 elem_id="top_k",
                 min_width=110,
             )
@@ -109,7 +106,6 @@ def settings() -> Header:
                 value=1,
                 step=0.01,
                 label=text("header.top_p"),
-                info=text("header.top_p.info"),
                 elem_id="top_p",
                 min_width=180,
             )

@@ -80,7 +80,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "zeroline": False,
         "linecolor": NEUTRAL_GRID,
         "ticks": "",
-        "title": {"standoff": 8},
+        "title": {"standoff": 8, "font": {"size": SIZES["small"]}},
         "automargin": True,
     }
     base: dict[str, Any] = {

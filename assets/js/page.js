@@ -2,6 +2,10 @@
 
 const TEXTS = props.texts;
 
+// Plotly puts the page's address into its clip paths when there is a <base>; they would break each
+// time the address changes. Gradio's <base href="./"> says what holds without it.
+document.querySelector('base[href="./"]')?.remove();
+
 function fill(key, values = {}) {
   const sentence = TEXTS[key] ?? key;
   return sentence.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));

@@ -8,7 +8,7 @@ let pulling = null;
 
 function reset(id) {
   pause();
-  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, summary: null });
+  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, summary: null, wasLive: false });
   Object.assign(at, { step: 0, moment: 2, node: null, following: true });
   clearText();
   element.classList.add("ds-loading");
@@ -60,7 +60,8 @@ function take(part) {
     [at.step, at.moment] = [wanted.step, wanted.moment];
     wanted.step = null;
   }
-  if (at.following && part.steps.length && !at.playing) at.step = part.state === "live" ? run.steps.length - 1 : 0;
+  if (part.state === "live") run.wasLive = true;
+  if (at.following && run.wasLive && !at.playing) at.step = run.steps.length - 1;
   at.step = Math.min(at.step, run.steps.length - 1);
   drawTimeline();
   show();
@@ -72,7 +73,9 @@ const wanted = { step: null, moment: 2 };
 
 function goTo(step, moment) {
   if (!run.steps.length) return;
-  at.step = Math.max(0, Math.min(run.steps.length - 1, step));
+  const target = Math.max(0, Math.min(run.steps.length - 1, step));
+  if (target !== at.step) at.node = null; // a node belongs to its step
+  at.step = target;
   at.moment = moment;
   at.following = at.step === run.steps.length - 1 && moment === 2;
   show();
@@ -252,6 +255,8 @@ find("scrub").addEventListener("input", (event) => goTo(Number(event.target.valu
 find("spaces").addEventListener("change", remarkSpaces);
 find("save").addEventListener("click", save);
 find("link").addEventListener("click", copyLink);
+// A button that was clicked with the mouse gives the keyboard back, so that space plays.
+find("controls").addEventListener("click", (event) => { if (event.detail > 0) event.target.closest("button")?.blur(); });
 element.addEventListener("pointerdown", () => { window.draftscopeActive = element; });
 document.addEventListener("keydown", onKey);
 let resizing = null;

@@ -2,6 +2,7 @@
 // here only arrays are swapped.
 
 const CONFIG = { displayModeBar: false, displaylogo: false, showSendToCloud: false, responsive: false };
+const SQUEEZE = 0.8; // of the tree's own width
 const drawn = { tree: null, timeline: null, depth: null };
 
 function figureArea(name) {
@@ -14,19 +15,21 @@ function drawTree(step, moment) {
   const arrays = step.tree_arrays;
   const template = props.tree_template;
   const data = template.data.map((trace, index) => ({ ...trace, ...arrays.moments[moment][index] }));
-  const width = Math.max(arrays.width, frame.clientWidth - 2);
+  // A long chain is pressed together as far as its labels allow before the frame scrolls.
+  const width = Math.max(Math.ceil(arrays.width * SQUEEZE), frame.clientWidth - 2);
   const height = Math.max(arrays.height, frame.clientHeight - 2);
   const slack = Math.max(0, (height - arrays.height) / 2);
   const layout = {
     ...template.layout,
     width,
     height,
-    xaxis: { ...template.layout.xaxis, range: [0, width] },
+    xaxis: { ...template.layout.xaxis, range: [0, Math.max(arrays.width, width)] },
     yaxis: { ...template.layout.yaxis, range: [-height + slack, slack] },
   };
   drawn.tree = { data, layout };
   Plotly.react(area, data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => chooseNode(event.points[0].customdata)));
   area.setAttribute("aria-label", find("caption").textContent);
+  if (width > frame.clientWidth) frame.scrollLeft = (deepestAccepted(step) < 0 ? 0 : arrays.moments.verified.at(-1).x.at(-1) * SQUEEZE) - frame.clientWidth / 2;
   if (!find("tree-table").hidden) find("tree-table").replaceChildren(treeTable(step));
 }
 

@@ -5,25 +5,31 @@ function chooseNode(node) {
   drawNode();
 }
 
+// Shows the token that was clicked; without a click, the one that tells most about the step.
 function drawNode() {
   const box = find("node");
   const step = run.steps[at.step];
-  const own = at.node === -2;
-  if (at.node === null || !step || at.node >= step.tree.token_ids.length || (own && at.moment === 0)) {
+  const node = at.node ?? tellingNode(step);
+  if (node === null || (node === -2 && at.moment === 0) || node >= step.tree.token_ids.length) {
     box.replaceChildren(make("p", { class: "ds-dim" }, TEXTS["player.node.hint"]));
-    return;
-  }
-  if (at.node === -1) {
+  } else if (node === -1) {
     box.replaceChildren(head(step.root.text, null), make("p", {}, TEXTS["node.root"]), ...candidates(step, -1));
-    return;
+  } else {
+    box.replaceChildren(...(node === -2 ? ownDetails(step) : nodeDetails(step, node)));
   }
-  box.replaceChildren(...(own ? ownDetails(step) : nodeDetails(step, at.node)));
 }
 
-function head(words, status) {
-  const chip = make("span", { class: `ds-chip ds-big ${status ? `ds-${status}` : ""}` }, visible(words));
-  const close = make("button", { class: "ds-quiet", type: "button", onclick: () => chooseNode(null) }, TEXTS["player.node.close"]);
-  return make("div", { class: "ds-node-head" }, chip, status ? make("strong", {}, TEXTS[`node.status.${status}`] ?? TEXTS["player.legend.verifier"]) : null, close);
+function tellingNode(step) {
+  if (at.moment === 0) return null;
+  const fell = step.tree.status.indexOf("rejected");
+  if (fell >= 0) return fell;
+  return step.committed[step.committed.length - 1].source === "verifier" ? -2 : null;
+}
+
+function head(token, status) {
+  const chip = make("span", { class: `ds-chip ds-big ${status ? `ds-${status}` : ""}` }, visible(token));
+  const words = TEXTS[`node.status.${status}`] ?? (status ? TEXTS["player.legend.verifier"] : null);
+  return make("div", { class: "ds-node-head" }, chip, words && make("strong", {}, words));
 }
 
 function nodeDetails(step, node) {

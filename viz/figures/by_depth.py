@@ -37,14 +37,15 @@ def figure(counts: Sequence[DepthCount], texts: dict[str, str]) -> go.Figure:
     drawn.update_layout(
         **theme.layout(
             HEIGHT,
-            xaxis={"title": {"text": texts["depth.x"]}, "tickformat": "d", "dtick": 1},
+            xaxis={"title": {"text": texts["depth.x"], "font": {"size": theme.SIZES["small"]}}, "tickformat": "d", "dtick": 1},
             yaxis={
-                "title": {"text": texts["depth.y"]},
+                "title": {"text": texts["depth.y"], "font": {"size": theme.SIZES["small"]}},
                 "range": [-0.03, 1.05],
                 "tickformat": ".0%",
             },
             showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1.15},
+            margin={"t": 44},
+            legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
         )
     )
     return drawn

@@ -165,7 +165,7 @@ class Actions:
         self.desk = desk
         self.store = store
 
-    async def run(self, *asked: Any, request: gr.Request) -> AsyncIterator[Any]:
+    async def run(self, request: gr.Request, *asked: Any) -> AsyncIterator[Any]:
         """Decodes what the controls say; the player follows."""
         try:
             model, dtype, settings = self._settings(asked)
@@ -217,7 +217,8 @@ class Actions:
         live = self.store.get(key)
         label = live.label if live is not None else name
         words = shell.status(text("status.shown", label=label))
-        return [words, {"run": key}, key, "", gr.update(visible=False, value=None)]
+        value = {"run": key, "step": best_step(live) if live is not None else None}
+        return [words, value, key, "", gr.update(visible=False, value=None)]
 
     def _keep_recorded(self, name: str) -> str:
         key = f"recorded-{name}"
@@ -303,7 +304,8 @@ class Actions:
         name = query.get("recorded", FIRST)
         if not asks:
             status, player, shown, *_ = self.show_recorded(name if self._has(name) else FIRST)
-            player = {**player, **place} if isinstance(player, dict) else player
+            if isinstance(player, dict) and place["step"]:
+                player = {**player, **place}
             tail = [
                 status,
                 player,
@@ -386,7 +388,8 @@ async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:
                 yield words
             await asyncio.sleep(TICK)
     finally:
-        job.stop()
+        if not job.done:
+            job.stop()
 
 
 def _busy(busy: bool) -> list[Any]:
@@ -429,6 +432,16 @@ def branch_settings(live: LiveRun | None, step: object, node: object) -> Setting
             "branch": Branch(step=step, node=node, forced=len(forced)),
         }
     )
+
+
+def best_step(live: LiveRun) -> int:
+    """The step, counted from 1, that shows most: many tokens stood, and some fell."""
+
+    def score(index: int) -> tuple[int, int]:
+        step = live.steps[index]
+        return len(step.committed), sum(status == "rejected" for status in step.tree.status)
+
+    return 1 + max(range(len(live.steps)), key=score, default=0)
 
 
 def recorded_runs() -> list[tuple[str, str]]:

@@ -1,0 +1,109 @@
+"""A running app and Chromium for the browser tests."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+START_SECONDS = 120.0
+WAIT_MS = 60_000  # a shared machine can be slow; what is waited for is a state, never a time
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """The address of the app, served by its own process as a person starts it."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "app.py"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    found: list[str] = []
+    ready = threading.Event()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            match = re.search(r"http://[\d.]+:\d+", line)
+            if match:
+                found.append(match[0])
+                ready.set()
+        ready.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        assert ready.wait(START_SECONDS) and found, "the app did not start"
+        yield found[0]
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium without a window."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page at the app, and whatever went wrong in it."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        self.address = address
+        self.faults: list[str] = []
+        self.outside: list[str] = []
+        page.set_default_timeout(WAIT_MS)
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", self._heard)
+        page.on("request", lambda request: self._asked(request.url))
+
+    def _heard(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.faults.append(message.text)
+
+    def _asked(self, url: str) -> None:
+        if not url.startswith((self.address, "data:", "blob:", "about:")):
+            self.outside.append(url)
+
+    def open(self, query: str = "") -> Page:
+        """Goes to the app and waits for a drawn tree."""
+        self.page.goto(self.address + "/" + query)
+        self.page.wait_for_selector("#decode-player .ds-tree-frame .main-svg")
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Browser, address: str) -> Iterator[Visit]:
+    """A fresh browser context; fails the test on script errors or requests to elsewhere."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+    here = Visit(context.new_page(), address)
+    yield here
+    context.close()
+    assert not here.faults
+    assert not here.outside

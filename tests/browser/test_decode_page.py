@@ -1,0 +1,245 @@
+"""Page Decode as a person uses it: first view, stepping, a live run, the check, files, links."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+PROMPT = "Say these words again, in order: red fox, blue whale, red fox, blue whale."
+LIVE = {"prompt": PROMPT, "new": "24", "drafter": "pld", "seed": "3", "temperature": "0"}
+SLOW_MS = 300_000  # a live run may fetch and load the model first
+
+
+def part(page: Page, name: str, player: str = "#decode-player"):  # type: ignore[no-untyped-def]
+    return page.locator(f'{player} [data-part="{name}"]')
+
+
+def caption(page: Page) -> str:
+    return part(page, "caption").inner_text()
+
+
+def tree_data(page: Page) -> list[dict]:
+    return page.evaluate(
+        """() => document.querySelector('#decode-player [data-part="tree-plot"]').data
+        .map((trace) => ({name: trace.name, x: [...trace.x], ids: trace.customdata}))"""
+    )
+
+
+def open_file(page: Page, path: Path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.locator("#open").click()
+    chooser.value.set_files(path)
+
+
+def wait_for_run(page: Page) -> None:
+    page.wait_for_function(
+        """() => ['your run', 'stopped'].includes(
+        document.querySelector('#decode-player [data-part="label"]').textContent)""",
+        timeout=SLOW_MS,
+    )
+
+
+def test_first_view_is_a_recorded_run(visit) -> None:
+    page = visit.open()
+    expect(part(page, "label")).to_have_text("recorded run")
+    traces = {trace["name"]: trace for trace in tree_data(page) if trace["name"]}
+    assert len(traces["root"]["x"]) == 1
+    assert len(traces["accepted"]["x"]) > 0
+    assert float(part(page, "count-tokens_per_call").inner_text()) > 1
+    bars = page.evaluate(
+        """() => document.querySelector('#decode-player [data-part="timeline-plot"]').data
+        .map((trace) => [...trace.y])"""
+    )
+    steps = int(re.search(r"of (\d+)", part(page, "step").inner_text())[1])
+    assert len(bars[0]) == len(bars[1]) == steps
+    assert all(own <= 1 for own in bars[1])
+
+
+def test_steps_by_mouse_and_keys(visit) -> None:
+    page = visit.open()
+    part(page, "first").click()
+    expect(part(page, "step")).to_contain_text("step 1 of")
+    expect(part(page, "moment-drafted")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("ArrowRight")
+    expect(part(page, "moment-verified")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(part(page, "step")).to_contain_text("step 2 of")
+    page.keyboard.press("ArrowLeft")
+    expect(part(page, "step")).to_contain_text("step 1 of")
+    page.keyboard.press(" ")
+    expect(part(page, "step")).not_to_contain_text("step 1 of")
+    page.keyboard.press(" ")
+    part(page, "last").click()
+    tokens = int(part(page, "count-tokens").inner_text())
+    page.locator('#decode-player [data-part="timeline-plot"] .nsewdrag').click(
+        position={"x": 60, "y": 40}
+    )
+    expect(part(page, "count-tokens")).not_to_have_text(str(tokens))
+
+
+def test_tokens_of_later_steps_stay_hidden(visit) -> None:
+    page = visit.open()
+    part(page, "first").click()
+    assert page.locator("#decode-player .ds-chip[data-step]:visible").count() == 0
+    part(page, "moment-committed").click()
+    shown = page.locator("#decode-player .ds-chip[data-step]:visible")
+    assert {chip.get_attribute("data-step") for chip in shown.all()} == {"0"}
+
+
+def test_node_details_say_why(visit) -> None:
+    page = visit.open()
+    page.evaluate(
+        """() => { const area = document.querySelector('#decode-player [data-part="tree-plot"]');
+        const accepted = area.data.find((trace) => trace.name === 'accepted');
+        area.emit('plotly_click', {points: [{customdata: accepted.customdata[0]}]}); }"""
+    )
+    words = part(page, "node").inner_text()
+    assert "It stood: u fell into its interval" in words
+    u = float(re.search(r"noise u\s+([\d.]+)", words)[1])
+    low, high = map(float, re.search(r"([\d.]+) – ([\d.]+)", words).groups())
+    assert low <= u < high
+
+
+def test_clicking_a_node_in_the_picture(visit) -> None:
+    page = visit.open()
+    node = page.locator('#decode-player [data-part="tree-plot"] .trace .points path').first
+    box = node.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(part(page, "node")).to_contain_text("The root: the newest token")
+
+
+def test_tables_hold_what_the_pictures_show(visit) -> None:
+    page = visit.open()
+    drawn = sum(
+        len(trace["ids"] or [])
+        for trace in tree_data(page)
+        if trace["name"] in ("accepted", "rejected", "unreached")
+    )
+    part(page, "tree-data").click()
+    assert page.locator('#decode-player [data-part="tree-table"] tbody tr').count() == drawn
+    with page.expect_download() as saved:
+        part(page, "tree-json").click()
+    assert json.loads(Path(saved.value.path()).read_text())["data"]
+    part(page, "tree-data").click()
+    with page.expect_download() as picture:
+        part(page, "tree-png").click()
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_recorded_trace_saved_and_opened(visit, tmp_path: Path) -> None:
+    page = visit.open()
+    with page.expect_download() as saved:
+        part(page, "save").click()
+    path = tmp_path / "run.json"
+    saved.value.save_as(path)
+    trace = json.loads(path.read_text())
+    assert trace["version"] == 1 and trace["steps"]
+    text = part(page, "text")
+    part(page, "last").click()
+    written = text.inner_text()
+    open_file(page, path)
+    expect(part(page, "label")).to_have_text("opened from a file")
+    part(page, "last").click()
+    assert text.inner_text() == written
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("not json", "not JSON"),
+        ("{}", "not a trace"),
+        ('{"version": 99, "steps": []}', "version 99"),
+        ('{"version": 1, "steps": []}', "broken"),
+    ],
+)
+def test_bad_files_get_a_sentence(visit, tmp_path: Path, content: str, sentence: str) -> None:
+    page = visit.open()
+    path = tmp_path / "bad.json"
+    path.write_text(content)
+    open_file(page, path)
+    expect(page.locator("#status")).to_contain_text(sentence)
+    expect(part(page, "label")).to_have_text("recorded run")
+    page.locator("#status [data-dismiss]").click()
+    expect(page.locator("#status .ds-failed")).to_have_count(0)
+
+
+def test_empty_prompt_gets_a_sentence(visit) -> None:
+    page = visit.open()
+    page.locator("#run").click()
+    expect(page.locator("#status")).to_contain_text("The prompt is empty", timeout=SLOW_MS)
+
+
+@pytest.mark.smollm2
+def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -> None:
+    page = visit.open()
+    hostile = PROMPT + " <b>bold</b> <script>window.broken = 1</script>"
+    page.locator("#prompt textarea").fill(hostile)
+    page.get_by_text("Model and sampling").click()
+    page.locator("#max_new_tokens input").fill("24")
+    page.locator("#run").click()
+    expect(page.locator("#stop")).to_be_enabled(timeout=SLOW_MS)
+    wait_for_run(page)
+    assert page.evaluate("window.broken") is None
+    assert page.locator("#decode-player .ds-text b, #decode-player .ds-text script").count() == 0
+    part(page, "last").click()
+    written = part(page, "text").inner_text()
+    assert int(part(page, "count-tokens").inner_text()) <= 24
+    assert "drafter=pld" in page.url and "step=" in page.url
+    link = page.url
+
+    page.locator("#check").click()
+    expect(page.locator("#findings")).to_contain_text("In float64, too", timeout=SLOW_MS)
+    expect(page.locator("#findings")).to_contain_text("all equal")
+
+    other = browser.new_page()
+    other.goto(link)
+    other.wait_for_selector("#decode-player .ds-tree-frame .main-svg", timeout=SLOW_MS)
+    wait_for_run(other)
+    part(other, "last").click()
+    assert part(other, "text").inner_text() == written
+    assert other.locator("#prompt textarea").input_value() == hostile
+    other.close()
+
+
+@pytest.mark.smollm2
+def test_stop_ends_within_a_step_and_keeps_what_was_decoded(visit) -> None:
+    page = visit.open("?" + urlencode({**LIVE, "new": "2000", "drafter": "ar"}))
+    page.wait_for_function(
+        """() => document.querySelector('#decode-player [data-part="label"]').textContent
+        === 'decoding now'""",
+        timeout=SLOW_MS,
+    )
+    page.locator("#stop").click()
+    expect(page.locator("#status")).to_contain_text("Stopped after", timeout=SLOW_MS)
+    wait_for_run(page)
+    expect(page.locator("#run")).to_be_enabled()
+
+
+@pytest.mark.smollm2
+def test_two_browsers_keep_their_own_runs_and_a_closed_tab_frees_the_model(
+    visit, browser: Browser
+) -> None:
+    first = browser.new_page()
+    first.goto(visit.address + "/?" + urlencode({**LIVE, "new": "2000", "drafter": "ar"}))
+    first.wait_for_function(
+        """() => document.querySelector('#decode-player [data-part="label"]')?.textContent
+        === 'decoding now'""",
+        timeout=SLOW_MS,
+    )
+    page = visit.page
+    page.goto(visit.address + "/?" + urlencode({**LIVE, "new": "8"}))
+    expect(page.locator("#status")).to_contain_text("Waiting: 1 before you", timeout=SLOW_MS)
+    first.close()
+    begun = time.monotonic()
+    wait_for_run(page)
+    assert time.monotonic() - begun < 240  # 2,000 tokens would take far longer
+    assert int(part(page, "count-tokens").inner_text()) <= 8
