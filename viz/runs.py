@@ -54,8 +54,8 @@ class Job:
         if self.future is None or not self.future.done() or self.future.cancelled():
             return None
         error = self.future.exception()
-        if error is None:
-            return None
+        if error is None or (self.stopped and isinstance(error, DraftscopeError)):
+            return None  # what a stop interrupts, such as a download, is no failure
         if isinstance(error, DraftscopeError):
             return str(error)
         log.error("a job failed", exc_info=error)
