@@ -10,8 +10,8 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # a classroom's netw
 import gradio as gr
 
 from viz import panel, shell, theme
-from viz.pages import decode
-from viz.runs import Desk, Store
+from viz.pages import decode, race
+from viz.runs import Desk, Kept, Store
 from viz.texts import text
 
 
@@ -23,8 +23,11 @@ def build() -> gr.Blocks:
         shell.title()
         header = shell.settings()
         status = shell.status_line()
-        with gr.Tabs(), gr.Tab(text("tab.decode"), id="decode"):
-            parts = decode.build(desk, store, header, status)
+        with gr.Tabs():
+            with gr.Tab(text("tab.decode"), id="decode"):
+                parts = decode.build(desk, store, header, status)
+            with gr.Tab(text("tab.race"), id="race"):
+                race.build(desk, Kept(), header, status)
         load, inputs, outputs = decode.on_load(parts, desk, store)
         app.load(load, inputs, outputs, show_progress="hidden", concurrency_limit=None)
 

@@ -205,15 +205,11 @@ def _read_prompt(argument: str) -> str:
 
 
 def _generate(chosen: argparse.Namespace) -> int:
-    from mtp.drafters.options import settle_options
-    from mtp.models.vocabulary import check_prompt
-    from mtp.run import start
+    from mtp.run import check_settings, start
 
     prompt = _read_prompt(chosen.prompt)
-    check_prompt(prompt)
-    options = _pairs(chosen.option)
-    settle_options(chosen.drafter, options)
-    settings = _settings(chosen, prompt, chosen.drafter, options)
+    settings = _settings(chosen, prompt, chosen.drafter, _pairs(chosen.option))
+    check_settings(settings)
     _check_writable(chosen.trace)
     decoding, run = start(_load(chosen), settings)
     for step in decoding:
@@ -282,7 +278,7 @@ def _bench(chosen: argparse.Namespace) -> int:
 def _by_decoder(pairs: dict[str, str]) -> dict[str, dict[str, str]]:
     options: dict[str, dict[str, str]] = {}
     for key, value in pairs.items():
-        decoder, dot, name = key.rpartition(".")
+        decoder, dot, name = key.partition(".")
         if not dot:
             raise InputError(f"--option of bench takes DRAFTER.NAME=VALUE; {key[:60]!r} lacks one.")
         options.setdefault(decoder, {})[name] = value

@@ -31,6 +31,12 @@ CANDIDATES = 5  # the verifier's most probable tokens kept for each visited row
 MAX_NEW_TOKENS = 4096
 
 
+def check_length(new_tokens: int) -> None:
+    """Raises InputError for a number of new tokens that is not allowed."""
+    if not 1 <= new_tokens <= MAX_NEW_TOKENS:
+        raise InputError(f"New tokens is {new_tokens}; it can be from 1 to {MAX_NEW_TOKENS}.")
+
+
 @dataclass(frozen=True)
 class Request:
     """What to decode and how. Raises InputError outside what is allowed."""
@@ -45,10 +51,7 @@ class Request:
     def __post_init__(self) -> None:
         if not self.prompt_ids:
             raise InputError("The prompt is empty. Write at least one word.")
-        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise InputError(
-                f"New tokens is {self.max_new_tokens}; it can be from 1 to {MAX_NEW_TOKENS}."
-            )
+        check_length(self.max_new_tokens)
 
 
 class Decoding:

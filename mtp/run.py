@@ -5,16 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from mtp.decode import Decoding, Request, software
+from mtp.decode import Decoding, Request, check_length, software
 from mtp.drafters.build import make_drafter
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
-from mtp.models.vocabulary import Mode
+from mtp.models.vocabulary import Mode, check_prompt
 from mtp.records.settings import Settings
 from mtp.records.trace import Run
-from mtp.sampling import Sampling
-from mtp.verify import VERIFICATIONS
+from mtp.sampling import Noise, Sampling
+from mtp.verify import VERIFICATIONS, Verification
+
+
+def check_settings(settings: Settings) -> tuple[Mode, Verification, Sampling]:
+    """Checks all that needs no model, so that none is fetched or loaded for a wrong setting.
+
+    Returns the mode, the verification and the sampling. Raises InputError with a sentence.
+    """
+    if settings.verification not in VERIFICATIONS:
+        raise InputError(
+            f"The verification is {settings.verification[:40]!r}; it can be "
+            f"{' or '.join(VERIFICATIONS)}."
+        )
+    if settings.mode not in ("chat", "raw"):
+        raise InputError(f"The mode is {settings.mode[:40]!r}; it can be chat or raw.")
+    check_prompt(settings.prompt)
+    settle_options(settings.drafter, settings.drafter_options)
+    check_length(settings.max_new_tokens)
+    Noise(settings.seed)
+    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+    return cast(Mode, settings.mode), settings.verification, sampling
 
 
 def start(
@@ -24,39 +44,32 @@ def start(
 
     Raises InputError with a sentence for any setting that is not allowed.
     """
-    if settings.verification not in VERIFICATIONS:
-        raise InputError(
-            f"The verification is {settings.verification[:40]!r}; it can be "
-            f"{' or '.join(VERIFICATIONS)}."
-        )
-    if settings.mode not in ("chat", "raw"):
-        raise InputError(f"The mode is {settings.mode[:40]!r}; it can be chat or raw.")
+    mode, verification, sampling = check_settings(settings)
     vocabulary, backbone = verifier.vocabulary, verifier.backbone
     options = settle_options(settings.drafter, settings.drafter_options)
-    sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
-    prompt_ids = vocabulary.encode(settings.prompt, cast(Mode, settings.mode))
+    prompt_ids = vocabulary.encode(settings.prompt, mode)
     prompt_ids += settings.forced_ids
     request = Request(
         prompt_ids=tuple(prompt_ids),
         sampling=sampling,
         seed=settings.seed,
-        verification=settings.verification,
+        verification=verification,
         max_new_tokens=settings.max_new_tokens,
         stop_ids=vocabulary.stop_ids,
     )
-    drafter = make_drafter(settings.drafter, options, backbone)
+    drafter = make_drafter(settings.drafter, options, verifier)
     decoding = Decoding(backbone, vocabulary, drafter, request, stop)
     run = Run(
         model=verifier.name,
         weights_sha256=verifier.weights_sha256,
         drafter=settings.drafter,
         drafter_options=options,
-        mode=cast(Mode, settings.mode),
+        mode=mode,
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         seed=settings.seed,
-        verification=request.verification,
+        verification=verification,
         device=verifier.device,
         dtype=verifier.dtype,
         prompt=settings.prompt,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
+import re
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 import plotly
+
+from viz.texts import text
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 PLOTLY_SCRIPT = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -25,6 +29,12 @@ def plotly_head() -> str:
 def scripts(*names: str) -> str:
     """Scripts of assets/js, one after another, as one function body."""
     return "\n".join((ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in names)
+
+
+def markup(name: str) -> str:
+    """A frame of assets/html with its [[words]] put in; scripts find its parts by name."""
+    frame = (ASSETS / "html" / f"{name}.html").read_text(encoding="utf-8")
+    return re.sub(r"\[\[([\w.]+)\]\]", lambda found: html.escape(text(found[1])), frame)
 
 
 def stylesheets() -> str:

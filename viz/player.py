@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from functools import cache
 from typing import Any
 from urllib.parse import urlencode
@@ -35,9 +33,9 @@ class Player(gr.HTML):
     ) -> None:
         super().__init__(
             value=None,
-            html_template=_markup(),
+            html_template=panel.markup("player"),
             js_on_load=panel.scripts(
-                "page", "player_text", "player_figures", "player_node", "player"
+                "page", "figure", "player_text", "player_figures", "player_node", "player"
             ),
             head=panel.plotly_head(),
             server_functions=[_steps_of(store), _trace_of(store)],
@@ -135,9 +133,3 @@ def link_of(live: LiveRun) -> str | None:
 def _player_texts() -> dict[str, str]:
     wanted = ("player.", "count.", "node.", "table.", "timeline.", "depth.")
     return {key: words for key, words in table().items() if key.startswith(wanted)}
-
-
-def _markup() -> str:
-    """The player's frame with its words put in; parts are found by name."""
-    frame = (panel.ASSETS / "html" / "player.html").read_text(encoding="utf-8")
-    return re.sub(r"\[\[([\w.]+)\]\]", lambda found: html.escape(text(found[1])), frame)

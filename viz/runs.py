@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mtp.errors import DraftscopeError
 from mtp.records.trace import Run, Step, Trace
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from mtp.records.settings import Settings
 
 log = logging.getLogger("draftscope")
-MOST_RUNS = 64  # kept for browsers to look at; the oldest goes first
+MOST_KEPT = 64  # for browsers to look at
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -115,7 +117,6 @@ class Desk:
         """
         if self._loaded is not None and self._loaded[0] == (name, dtype):
             return self._loaded[1]
-        job.tell(text("status.importing"))
         from mtp.models import catalog
         from mtp.models.fetch import fetch
 
@@ -153,27 +154,30 @@ class LiveRun:
     trace: Trace | None = None
 
 
-class Store:
-    """Runs by a name that cannot be guessed; the oldest finished ones are dropped."""
+class Kept(Generic[T]):
+    """Things browsers look at, by a name that cannot be guessed; the oldest are dropped."""
 
-    def __init__(self, most: int = MOST_RUNS) -> None:
-        self._runs: OrderedDict[str, LiveRun] = OrderedDict()
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._kept: OrderedDict[str, T] = OrderedDict()
         self._most = most
         self._lock = threading.Lock()
 
-    def add(self, run: LiveRun, name: str | None = None) -> str:
-        """Keeps a run; returns its name."""
+    def add(self, thing: T, name: str | None = None) -> str:
+        """Keeps a thing; returns its name."""
         key = name or uuid.uuid4().hex
         with self._lock:
-            self._runs[key] = run
-            self._runs.move_to_end(key)
-            while len(self._runs) > self._most:
-                self._runs.popitem(last=False)
+            self._kept[key] = thing
+            self._kept.move_to_end(key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
         return key
 
-    def get(self, key: object) -> LiveRun | None:
-        """The run of that name; None for one that is gone or never was."""
-        return self._runs.get(key) if isinstance(key, str) else None
+    def get(self, key: object) -> T | None:
+        """The thing of that name; None for one that is gone or never was."""
+        return self._kept.get(key) if isinstance(key, str) else None
+
+
+Store = Kept[LiveRun]
 
 
 def decode_into(
@@ -182,11 +186,13 @@ def decode_into(
     """Puts a run in the line; its steps appear in `live` as they happen."""
 
     def work(job: Job) -> None:
+        job.tell(text("status.importing"))
+        from mtp.run import check_settings, start
+
+        check_settings(settings)
         verifier = desk.verifier(name, dtype, job)
         if job.stopped:
             return
-        from mtp.run import start
-
         job.tell(text("status.prefill"))
         decoding, run = start(verifier, settings, lambda: job.stopped)
         live.run = run

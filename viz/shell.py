@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import gradio as gr
 
 from mtp.errors import InputError
 from mtp.models import catalog
+from mtp.records.settings import Settings
 from viz.texts import text
 
 DTYPES = ("auto", "float32", "bfloat16", "float64")
@@ -127,6 +128,28 @@ def number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InputError(text("error.number", name=name))
     return value
+
+
+def settings_from(
+    header: Header, values: Sequence[Any], prompt: str
+) -> tuple[str, str | None, Settings]:
+    """Model, precision (None: chosen for the processor) and settings that the header says.
+
+    Raises InputError for a number field that is empty.
+    """
+    head = dict(zip(vars(header), values, strict=True))
+    settings = Settings(
+        prompt=prompt,
+        mode=head["mode"],
+        temperature=number(head["temperature"], text("header.temperature")),
+        top_k=int(number(head["top_k"], text("header.top_k"))),
+        top_p=number(head["top_p"], text("header.top_p")),
+        seed=int(number(head["seed"], text("header.seed"))),
+        verification=head["verification"],
+        max_new_tokens=int(number(head["max_new_tokens"], text("header.max_new_tokens"))),
+    )
+    dtype = head["dtype"]
+    return str(head["model"] or ""), None if dtype == "auto" else dtype, settings
 
 
 def status(words: str, state: str = "idle", fraction: float | None = None) -> str:

@@ -95,3 +95,10 @@ function table(heads, rows) {
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map((cell) => make("td", {}, String(cell)))))),
   );
 }
+
+// The page's controls, which Gradio made elsewhere, take their place beside the picture.
+function placeControls() {
+  const controls = props.controls && document.getElementById(props.controls);
+  if (controls) find("slot").append(controls);
+  else if (props.controls) requestAnimationFrame(placeControls);
+}

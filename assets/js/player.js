@@ -233,17 +233,10 @@ function redraw() {
   drawDepth(drawn.depth);
 }
 
-// The page's controls, which Gradio made elsewhere, take their place beside the picture.
-function placeControls() {
-  const controls = props.controls && document.getElementById(props.controls);
-  if (controls) find("slot").append(controls);
-  else if (props.controls) requestAnimationFrame(placeControls);
-}
-
 placeControls();
 buildCounters();
 playLabel();
-for (const name of ["tree", "timeline", "depth"]) buildFigure(name);
+for (const name of ["tree", "timeline", "depth"]) buildFigure(name, `player.${name}`, redraw);
 MOMENTS.forEach((name, index) => find(`moment-${name}`).addEventListener("click", () => goTo(at.step, index)));
 find("previous").addEventListener("click", previous);
 find("next").addEventListener("click", next);

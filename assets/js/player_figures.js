@@ -1,14 +1,7 @@
 // The player's figures: the draft tree, the timeline, acceptance by depth. Python made their looks;
 // here only arrays are swapped.
 
-const CONFIG = { displayModeBar: false, displaylogo: false, showSendToCloud: false, responsive: false };
 const SQUEEZE = 0.8; // of the tree's own width
-const drawn = { tree: null, timeline: null, depth: null };
-
-function figureArea(name) {
-  return find(`${name}-plot`);
-}
-
 function drawTree(step, moment) {
   const area = figureArea("tree");
   const frame = find("tree-frame");
@@ -123,38 +116,6 @@ function depthTable() {
   return table(heads, rows);
 }
 
-const TABLES = { tree: () => treeTable(run.steps[at.step]), timeline: timelineTable, depth: depthTable };
-
-// Around each figure: its question, buttons for data, PNG and JSON, a table, what to look at.
-function buildFigure(name) {
-  const figure = element.querySelector(`[data-figure="${name}"]`);
-  const button = (kind, action) => make("button", { class: "ds-quiet", type: "button", "data-part": `${name}-${kind}`, onclick: action }, TEXTS[`player.${kind}`]);
-  const buttons = make("div", {}, button("data", () => toggleTable(name)), button("png", () => savePicture(name)), button("json", () => saveFigure(name)));
-  figure.prepend(make("div", { class: "ds-figure-head" }, make("h3", {}, TEXTS[`player.${name}.title`]), buttons));
-  find(`${name}-frame`).after(make("div", { class: "ds-table-box", "data-part": `${name}-table`, hidden: true }));
-  figure.append(make("figcaption", {}, TEXTS[`player.${name}.caption`]));
-}
-
-function toggleTable(name) {
-  const panel = find(`${name}-table`);
-  const showing = panel.hidden && run.steps.length > 0;
-  panel.hidden = !showing;
-  find(`${name}-frame`).hidden = showing;
-  find(`${name}-data`).textContent = TEXTS[showing ? "player.picture" : "player.data"];
-  find(`${name}-data`).setAttribute("aria-pressed", String(showing));
-  if (showing) panel.replaceChildren(TABLES[name]());
-  else redraw();
-}
-
-function savePicture(name) {
-  const figure = drawn[name];
-  if (!figure) return;
-  const font = { ...figure.layout.font, color: cssValue("--ds-ink") };
-  const layout = { ...figure.layout, paper_bgcolor: cssValue("--ds-paper"), font };
-  const { width, height } = layout;
-  Plotly.downloadImage({ data: figure.data, layout }, { format: "png", filename: `draftscope-${name}`, scale: 2, width, height });
-}
-
-function saveFigure(name) {
-  if (drawn[name]) download(`draftscope-${name}.json`, JSON.stringify(drawn[name]), "application/json");
-}
+TABLES.tree = () => treeTable(run.steps[at.step]);
+TABLES.timeline = timelineTable;
+TABLES.depth = depthTable;

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from mtp.errors import InputError
@@ -20,36 +22,57 @@ LOOKUP_TOKENS = 10  # as many as our own prompt lookup drafts by default
 
 @dataclass(frozen=True)
 class OutsideRun:
-    """Token ids written, seconds to the first of them and after, and how many came after."""
+    """Token ids written, seconds to the first of them and after, and how many came after.
+
+    `ticks` holds, for each time new tokens appeared, the seconds since the first did and how many
+    there were by then.
+    """
 
     ids: tuple[int, ...]
     seconds_first: float
     seconds_rest: float
     rest: int
+    ticks: tuple[tuple[float, int], ...]
 
 
 class _Clock(BaseStreamer):
-    """Notes when the first new tokens appear: the end of generate's prefill."""
+    """Notes when new tokens appear; the first of them mark the end of generate's prefill."""
 
     def __init__(self) -> None:
-        self.first: float | None = None
-        self.first_count = 0
         self.prompt_seen = False
+        self.times: list[tuple[float, int]] = []
 
     def put(self, value: torch.Tensor) -> None:
         """Called by generate with the prompt, then with new tokens as they come."""
         if not self.prompt_seen:
             self.prompt_seen = True
-        elif self.first is None:
-            self.first = time.perf_counter()
-            self.first_count = value.numel()
+            return
+        before = self.times[-1][1] if self.times else 0
+        self.times.append((time.perf_counter(), before + value.numel()))
 
     def end(self) -> None:
         """Called by generate when it is done."""
 
 
+class _StopWhen(StoppingCriteria):
+    """Ends generate between two tokens once `stop()` is true."""
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self.stop = stop
+
+    def __call__(
+        self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object
+    ) -> torch.Tensor:
+        """One flag a sequence."""
+        return torch.full((len(input_ids),), self.stop(), device=input_ids.device)
+
+
 def generate_outside(
-    name: str, verifier: Verifier, settings: Settings, assistant: Any | None = None
+    name: str,
+    verifier: Verifier,
+    settings: Settings,
+    assistant: Any | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> OutsideRun:
     """Runs `generate` on the same prompt and settings, with its own random numbers.
 
@@ -83,9 +106,14 @@ def generate_outside(
     begin = time.perf_counter()
     with torch.inference_mode():
         out = verifier.backbone.model.generate(  # type: ignore[operator]
-            ids, attention_mask=torch.ones_like(ids), streamer=clock, **options
+            ids,
+            attention_mask=torch.ones_like(ids),
+            streamer=clock,
+            stopping_criteria=StoppingCriteriaList([_StopWhen(stop)]),
+            **options,
         )
     end = time.perf_counter()
     new = out[0, ids.shape[1] :].tolist()
-    first = clock.first if clock.first is not None else end
-    return OutsideRun(tuple(new), first - begin, end - first, max(0, len(new) - clock.first_count))
+    first, first_count = clock.times[0] if clock.times else (end, 0)
+    ticks = tuple((at - first, min(count, len(new))) for at, count in clock.times)
+    return OutsideRun(tuple(new), first - begin, end - first, max(0, len(new) - first_count), ticks)

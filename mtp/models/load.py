@@ -20,7 +20,8 @@ from transformers.utils import logging as transformers_logging
 
 from mtp.errors import InputError, ModelError
 from mtp.models import catalog
-from mtp.models.fetch import fetch_from_hub, plain
+from mtp.models.hub import fetch_from_hub
+from mtp.models.trouble import plain
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 

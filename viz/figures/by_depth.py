@@ -37,7 +37,11 @@ def figure(counts: Sequence[DepthCount], texts: dict[str, str]) -> go.Figure:
     drawn.update_layout(
         **theme.layout(
             HEIGHT,
-            xaxis={"title": {"text": texts["depth.x"], "font": {"size": theme.SIZES["small"]}}, "tickformat": "d", "dtick": 1},
+            xaxis={
+                "title": {"text": texts["depth.x"], "font": {"size": theme.SIZES["small"]}},
+                "tickformat": "d",
+                "dtick": 1,
+            },
             yaxis={
                 "title": {"text": texts["depth.y"], "font": {"size": theme.SIZES["small"]}},
                 "range": [-0.03, 1.05],

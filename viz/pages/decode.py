@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
-from mtp.drafters.options import OPTIONS, Option, settle_options
+from mtp.drafters.options import settle_options
 from mtp.errors import DraftscopeError, TraceError
 from mtp.records.settings import Settings, settings_of
 from mtp.records.trace import MAX_BYTES, Branch, Trace
-from viz import check, shell
+from viz import check, drafter_choice, shell
+from viz.drafter_choice import DrafterChoice
+from viz.pages.common import owner_of, watch
 from viz.panel import ASSETS
 from viz.player import Player
-from viz.runs import Desk, Job, LiveRun, Store, decode_into
+from viz.runs import Desk, LiveRun, Store, decode_into
 from viz.texts import text
 
 TRACES = ASSETS / "traces"
-TICK = 0.1  # seconds between looks at a job
 FIRST = "first"  # the recorded run that is drawn at the first view
-DEFAULT_DRAFTER = "pld"
 
 
 @dataclass(frozen=True)
@@ -32,9 +31,7 @@ class Parts:
     header: shell.Header
     status: gr.HTML
     prompt: gr.Textbox
-    drafter: gr.Dropdown
-    options: Mapping[str, Mapping[str, Any]]
-    groups: Mapping[str, gr.Row]
+    choice: DrafterChoice
     run: gr.Button
     stop: gr.Button
     recorded: gr.Dropdown
@@ -48,8 +45,7 @@ class Parts:
 
     def asked(self) -> list[Any]:
         """What a run is made from, in the order `_settings` takes it."""
-        options = [part for parts in self.options.values() for part in parts.values()]
-        return [*self.header.components, self.prompt, self.drafter, *options]
+        return [*self.header.components, self.prompt, *self.choice.components]
 
 
 def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML) -> Parts:
@@ -62,19 +58,7 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML) -> Pa
             max_lines=6,
             elem_id="prompt",
         )
-        drafter = gr.Dropdown(
-            [(text(f"drafter.{name}"), name) for name in OPTIONS],
-            value=DEFAULT_DRAFTER,
-            label=text("decode.drafter"),
-            elem_id="drafter",
-        )
-        options: dict[str, dict[str, Any]] = {}
-        groups: dict[str, gr.Row] = {}
-        for name, allowed in OPTIONS.items():
-            with gr.Row(
-                visible=name == DEFAULT_DRAFTER and bool(allowed), elem_classes="ds-options"
-            ) as groups[name]:
-                options[name] = {option.name: _option(name, option) for option in allowed}
+        choice = drafter_choice.build()
         with gr.Row():
             run = gr.Button(text("decode.run"), variant="primary", elem_id="run", min_width=120)
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="stop", min_width=80)
@@ -93,27 +77,11 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML) -> Pa
         player = Player(store, True, controls="decode-controls", elem_id="decode-player")
         branch = Player(store, False, elem_id="branch-player", visible=False)
     parts = Parts(
-        header, status, prompt, drafter, options, groups, run, stop, recorded, upload,
+        header, status, prompt, choice, run, stop, recorded, upload,
         check_button, findings, player, branch, gr.State(None),
     )  # fmt: skip
     _bind(parts, desk, store)
     return parts
-
-
-def _option(drafter: str, option: Option) -> Any:
-    label = text(f"option.{drafter}.{option.name}")
-    if option.kind == "choice":
-        return gr.Dropdown(list(option.choices), value=option.default, label=label, min_width=110)
-    if option.kind == "text":
-        return gr.Textbox(str(option.default), label=label, min_width=110)
-    return gr.Number(
-        float(option.default),
-        label=label,
-        precision=0 if option.kind == "int" else None,
-        minimum=option.low,
-        maximum=option.high,
-        min_width=110,
-    )
 
 
 def _bind(parts: Parts, desk: Desk, store: Store) -> None:
@@ -128,12 +96,8 @@ def _bind(parts: Parts, desk: Desk, store: Store) -> None:
         **quiet,
     )
     parts.stop.click(actions.stop, None, None, queue=False)
-    parts.drafter.change(
-        lambda name: [gr.Row(visible=key == name and bool(OPTIONS[key])) for key in parts.groups],
-        parts.drafter,
-        list(parts.groups.values()),
-        **quiet,
-    )
+    choice = parts.choice
+    choice.drafter.change(choice.shown, choice.drafter, list(choice.rows.values()), **quiet)
     shown = [parts.status, parts.player, parts.shown, parts.findings, parts.branch]
     parts.recorded.input(actions.show_recorded, parts.recorded, shown, **quiet)
     parts.upload.upload(actions.open_file, parts.upload, [*shown, parts.recorded], **quiet)
@@ -150,7 +114,7 @@ def on_load(parts: Parts, desk: Desk, store: Store) -> tuple[Any, list[Any], lis
     actions = Actions(parts, desk, store)
     outputs = [
         *parts.asked(),
-        *parts.groups.values(),
+        *parts.choice.rows.values(),
         *[parts.status, parts.player, parts.run, parts.stop, parts.check, parts.shown],
         parts.recorded,
     ]
@@ -173,7 +137,7 @@ class Actions:
             yield self._failed(str(error), 9)
             return
         cleared = ["", gr.update(visible=False, value=None), None]
-        async for update in self._decode(model, dtype, settings, _owner(request)):
+        async for update in self._decode(model, dtype, settings, owner_of(request)):
             yield [*update, *cleared]
             cleared = [gr.skip()] * 3
 
@@ -204,7 +168,7 @@ class Actions:
 
     def stop(self, request: gr.Request) -> None:
         """Ends this tab's jobs within a step."""
-        self.desk.stop_all(_owner(request))
+        self.desk.stop_all(owner_of(request))
 
     def show_recorded(self, name: str | None) -> list[Any]:
         """Puts a recorded run into the player."""
@@ -259,7 +223,7 @@ class Actions:
             yield [gr.skip()] * 4 + [words]
             return
         found = check.Findings()
-        job = check.check_into(found, live, self.desk, _owner(request))
+        job = check.check_into(found, live, self.desk, owner_of(request))
         async for words in watch(self.desk, job):
             yield [words, *_busy(True), check.report(found, live.run.temperature)]
         failure = job.failure()
@@ -279,7 +243,7 @@ class Actions:
             yield self._failed(text("branch.none"), 5)
             return
         model, dtype = live.run.model, live.run.dtype
-        async for update in self._decode(model, dtype, branch, _owner(request)):
+        async for update in self._decode(model, dtype, branch, owner_of(request)):
             words, value, run, stop, check_button, _ = update
             player = gr.skip() if value is None or not isinstance(value, dict) else value
             if isinstance(player, dict) and "run" in player:
@@ -290,15 +254,12 @@ class Actions:
         """Fills the page from its address."""
         query = dict(request.query_params)
         values = shell.from_query(query)
-        drafter = query.get("drafter", DEFAULT_DRAFTER)
-        drafter = drafter if drafter in OPTIONS else DEFAULT_DRAFTER
+        drafter = drafter_choice.known(query.get("drafter"))
         place = {"step": _step(query.get("step")), "moment": query.get("moment")}
         filled = [values.get(name, gr.skip()) for name in vars(self.parts.header)]
-        filled += [query.get("prompt", gr.skip()), drafter]
-        for name, options in OPTIONS.items():
-            for option in options:
-                filled.append(_from_link(name, option, query.get(f"{name}.{option.name}")))
-        filled += [gr.Row(visible=key == drafter and bool(OPTIONS[key])) for key in OPTIONS]
+        filled.append(query.get("prompt", gr.skip()))
+        filled += self.parts.choice.from_link(drafter, query)
+        filled += self.parts.choice.shown(drafter)
         keep = [gr.skip()] * len(filled)
         asks = bool(query.get("prompt"))
         name = query.get("recorded", FIRST)
@@ -321,7 +282,7 @@ class Actions:
         except DraftscopeError as error:
             yield [*keep, shell.status(str(error), "failed"), *[gr.skip()] * 6]
             return
-        async for update in self._decode(model, dtype, settings, _owner(request), place):
+        async for update in self._decode(model, dtype, settings, owner_of(request), place):
             yield [*keep, *update, gr.skip()]
 
     def _has(self, name: str) -> bool:
@@ -330,11 +291,7 @@ class Actions:
     def _from_address(
         self, query: Mapping[str, str], values: Mapping[str, Any], drafter: str
     ) -> tuple[str, str | None, Settings]:
-        options = {
-            option.name: query[f"{drafter}.{option.name}"]
-            for option in OPTIONS[drafter]
-            if f"{drafter}.{option.name}" in query
-        }
+        options = drafter_choice.options_in(drafter, query)
         dtype = values.get("dtype", "auto")
         chosen = {k: v for k, v in values.items() if k not in ("model", "dtype")}
         settings = Settings(
@@ -347,49 +304,17 @@ class Actions:
 
     def _settings(self, asked: tuple[Any, ...]) -> tuple[str, str | None, Settings]:
         """The model, its precision and the settings that the controls say."""
-        names = [*vars(self.parts.header)]
-        head = dict(zip(names, asked, strict=False))
-        prompt, drafter, *rest = asked[len(names) :]
-        values = iter(rest)
-        options = {
-            name: {option: next(values) for option in parts}
-            for name, parts in self.parts.options.items()
-        }
-        if drafter not in OPTIONS:
-            settle_options(str(drafter), {})
-        settings = Settings(
-            prompt=str(prompt or ""),
-            drafter=drafter,
-            drafter_options=settle_options(drafter, options[drafter]),
-            mode=head["mode"],
-            temperature=shell.number(head["temperature"], text("header.temperature")),
-            top_k=int(shell.number(head["top_k"], text("header.top_k"))),
-            top_p=shell.number(head["top_p"], text("header.top_p")),
-            seed=int(shell.number(head["seed"], text("header.seed"))),
-            verification=head["verification"],
-            max_new_tokens=int(shell.number(head["max_new_tokens"], text("header.max_new_tokens"))),
-        )
-        dtype = head["dtype"]
-        return str(head["model"] or ""), None if dtype == "auto" else dtype, settings
+        head = len(vars(self.parts.header))
+        prompt, *chosen = asked[head:]
+        header = self.parts.header
+        model, dtype, base = shell.settings_from(header, asked[:head], str(prompt or ""))
+        drafter, options = self.parts.choice.given(chosen)
+        options = settle_options(drafter, options)
+        return model, dtype, replace(base, drafter=drafter, drafter_options=options)
 
     def _failed(self, words: str, outputs: int) -> list[Any]:
         """A sentence in the status line; everything else stays as it is."""
         return [shell.status(words, "failed"), *[gr.skip()] * (outputs - 1)]
-
-
-async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:
-    """The status line's HTML until the job is done. Leaving early, as a closed tab does, stops it."""
-    try:
-        last = ""
-        while not job.done:
-            words = shell.status(desk.describe(job), "busy", job.fraction)
-            if words != last:
-                last = words
-                yield words
-            await asyncio.sleep(TICK)
-    finally:
-        if not job.done:
-            job.stop()
 
 
 def _busy(busy: bool) -> list[Any]:
@@ -464,20 +389,7 @@ def _label(trace: Trace) -> str:
     return f"{trace.run.drafter} on {trace.run.model}: {short}"
 
 
-def _owner(request: gr.Request) -> str:
-    return str(request.session_hash)
-
-
 def _step(words: str | None) -> int | None:
     return (
         int(words) if words is not None and words.isdecimal() and 0 < int(words) < 10**6 else None
     )
-
-
-def _from_link(drafter: str, option: Option, words: str | None) -> Any:
-    if words is None:
-        return gr.skip()
-    try:
-        return option.parse(words, drafter)
-    except DraftscopeError:
-        return gr.skip()

@@ -1,0 +1,106 @@
+"""What a race shows when it is over: speed against plain decoding, and what the time went to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import plotly.graph_objects as go
+
+from mtp.records.race import Race, standings
+from viz import theme
+
+LANE = 46  # px a racer
+PARTS = (("draft", "#E69F00"), ("verify", "#0072B2"), ("rest", "#8A8F98"))
+
+
+def speeds(race: Race, texts: Mapping[str, str]) -> go.Figure:
+    """Every lap's speed over plain decoding's in the same turn, as points; the median as a bar."""
+    lines = [line for line in reversed(standings(race)) if line.ratio is not None]
+    colours = colours_of(race)
+    plain = next((racer for racer in race.racers if racer.decoder == "ar"), None)
+    figure = go.Figure()
+    figure.add_bar(
+        y=[line.decoder for line in lines],
+        x=[line.ratio for line in lines],
+        orientation="h",
+        marker={"color": [colours[line.decoder] for line in lines], "opacity": 0.75},
+        text=[f"{line.ratio:.2f}×" for line in lines],
+        textposition="inside",
+        insidetextanchor="start",
+        hovertemplate=texts["race.speed.hover"] + "<extra></extra>",
+    )
+    if plain is not None:
+        for racer in race.racers:
+            pairs = zip(racer.laps, plain.laps, strict=False)
+            ratios = [own.speed / base.speed for own, base in pairs if base.speed]
+            figure.add_scatter(
+                y=[racer.decoder] * len(ratios),
+                x=ratios,
+                mode="markers",
+                marker={"symbol": "line-ns-open", "size": 16, "line": {"width": 2}},
+                marker_color=theme.NEUTRAL_TEXT,
+                hovertemplate=texts["race.lap.hover"] + "<extra></extra>",
+            )
+    figure.update_layout(
+        **theme.layout(
+            90 + LANE * max(1, len(lines)),
+            margin={"l": 90},
+            xaxis={"title": {"text": texts["race.speed.x"]}, "rangemode": "tozero"},
+            yaxis={"showgrid": False},
+            shapes=[
+                {
+                    "type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper",
+                    "line": {"color": theme.NEUTRAL_TEXT, "dash": "dot", "width": 1},
+                }
+            ],
+            dragmode=False,
+        )
+    )  # fmt: skip
+    return figure
+
+
+def times(race: Race, texts: Mapping[str, str]) -> go.Figure:
+    """Milliseconds a token of each racer's replayed lap, split into draft, verify and the rest."""
+    lines = [racer for racer in race.racers if racer.typical.tokens]
+    figure = go.Figure()
+    for part, colour in PARTS:
+        values = []
+        for racer in lines:
+            lap = racer.typical
+            known = {"draft": lap.draft, "verify": lap.verify}
+            if lap.draft is None or lap.verify is None:
+                share = lap.seconds if part == "rest" else 0.0
+            elif part == "rest":
+                share = max(0.0, lap.seconds - lap.draft - lap.verify)
+            else:
+                share = known[part] or 0.0
+            values.append(1000 * share / lap.tokens)
+        figure.add_bar(
+            y=[racer.decoder for racer in lines],
+            x=values,
+            name=texts[f"race.part.{part}"],
+            orientation="h",
+            marker={"color": colour},
+            hovertemplate=texts["race.time.hover"] + "<extra>%{fullData.name}</extra>",
+        )
+    figure.update_layout(
+        **theme.layout(
+            110 + LANE * max(1, len(lines)),
+            barmode="stack",
+            margin={"l": 90, "t": 34},
+            xaxis={"title": {"text": texts["race.time.x"]}},
+            yaxis={"showgrid": False},
+            showlegend=True,
+            legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+            dragmode=False,
+        )
+    )
+    return figure
+
+
+def colours_of(race: Race) -> dict[str, str]:
+    """Each racer's colour, by the fixed order of the theme."""
+    return {
+        racer.decoder: theme.DRAFTERS[index % len(theme.DRAFTERS)]
+        for index, racer in enumerate(race.racers)
+    }

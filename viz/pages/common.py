@@ -1,0 +1,35 @@
+"""What the pages' handlers share: following a job, and whose tab it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import gradio as gr
+
+from viz import shell
+from viz.runs import Desk, Job
+
+TICK = 0.1  # seconds between looks at a job
+
+
+def owner_of(request: gr.Request) -> str:
+    """The browser tab a request came from."""
+    return str(request.session_hash)
+
+
+async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:
+    """The status line's HTML until the job is done. Leaving early, as a closed tab does, stops
+    the job.
+    """
+    try:
+        last = ""
+        while not job.done:
+            words = shell.status(desk.describe(job), "busy", job.fraction)
+            if words != last:
+                last = words
+                yield words
+            await asyncio.sleep(TICK)
+    finally:
+        if not job.done:
+            job.stop()
