@@ -48,6 +48,8 @@ def start(
     vocabulary, backbone = verifier.vocabulary, verifier.backbone
     options = settle_options(settings.drafter, settings.drafter_options)
     prompt_ids = vocabulary.encode(settings.prompt, mode)
+    if vocabulary.stop_ids.intersection(settings.forced_ids):
+        raise InputError("The followed token ends the text; nothing comes after it.")
     prompt_ids += settings.forced_ids
     request = Request(
         prompt_ids=tuple(prompt_ids),

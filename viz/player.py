@@ -45,6 +45,7 @@ class Player(gr.HTML):
             timeline_template=panel.plain_figure(timeline.template(table())),
             owns_address=owns_address,
             controls=controls,
+            can_follow=owns_address,
             **more,
         )
 

@@ -220,6 +220,7 @@ function onKey(event) {
 
 function onValue() {
   const value = props.value;
+  if (!props.owns_address) element.closest(".block").dataset.shown = String(Boolean(value?.run));
   if (!value || !value.run) return;
   if (value.step) Object.assign(wanted, { step: value.step - 1, moment: Math.max(0, MOMENTS.indexOf(value.moment ?? "committed")) });
   if (value.run !== run.id) reset(value.run);

@@ -14,6 +14,7 @@ from mtp.records.settings import Settings, settings_of
 from mtp.records.trace import MAX_BYTES, Branch, Trace
 from viz import check, drafter_choice, shell
 from viz.drafter_choice import DrafterChoice
+from viz.figures.tokens import visible
 from viz.pages.common import owner_of, watch
 from viz.panel import ASSETS
 from viz.player import Player
@@ -21,6 +22,7 @@ from viz.runs import Desk, LiveRun, Store, decode_into
 from viz.texts import text
 
 TRACES = ASSETS / "traces"
+NO_BRANCH = {"run": None}  # hides the player of a followed branch
 FIRST = "first"  # the recorded run that is drawn at the first view
 
 
@@ -75,7 +77,7 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML) -> Pa
         findings = gr.HTML("", elem_id="findings", apply_default_css=False)
     with gr.Row(elem_classes="ds-pair"):
         player = Player(store, True, controls="decode-controls", elem_id="decode-player")
-        branch = Player(store, False, elem_id="branch-player", visible=False)
+        branch = Player(store, False, elem_id="branch-player")
     parts = Parts(
         header, status, prompt, choice, run, stop, recorded, upload,
         check_button, findings, player, branch, gr.State(None),
@@ -136,7 +138,7 @@ class Actions:
         except DraftscopeError as error:
             yield self._failed(str(error), 9)
             return
-        cleared = ["", gr.update(visible=False, value=None), None]
+        cleared = ["", NO_BRANCH, None]
         async for update in self._decode(model, dtype, settings, owner_of(request)):
             yield [*update, *cleared]
             cleared = [gr.skip()] * 3
@@ -148,9 +150,10 @@ class Actions:
         settings: Settings,
         owner: str,
         place: Mapping[str, Any] | None = None,
+        label: str | None = None,
     ) -> AsyncIterator[list[Any]]:
         """Updates of status, player, run, stop, check, shown while a run is decoded."""
-        live = LiveRun(label=f"{settings.drafter}, seed {settings.seed}")
+        live = LiveRun(label or text("run.label", drafter=settings.drafter, seed=settings.seed))
         key = self.store.add(live)
         job = decode_into(live, self.desk, owner, model, dtype, settings)
         seen = -1
@@ -182,7 +185,7 @@ class Actions:
         label = live.label if live is not None else name
         words = shell.status(text("status.shown", label=label))
         value = {"run": key, "step": best_step(live) if live is not None else None}
-        return [words, value, key, "", gr.update(visible=False, value=None)]
+        return [words, value, key, "", NO_BRANCH]
 
     def _keep_recorded(self, name: str) -> str:
         key = f"recorded-{name}"
@@ -210,7 +213,7 @@ class Actions:
         live = LiveRun(_label(trace), "opened", None, trace.run, list(trace.steps), trace)
         key = self.store.add(live)
         words = shell.status(text("status.opened", label=file.name))
-        return [words, {"run": key}, key, "", gr.update(visible=False, value=None), None]
+        return [words, {"run": key}, key, "", NO_BRANCH, None]
 
     async def check(self, shown: str | None, request: gr.Request) -> AsyncIterator[list[Any]]:
         """Runs plain sampling with the same seed and says whether the texts agree."""
@@ -242,13 +245,13 @@ class Actions:
         if live is None or live.run is None or branch is None:
             yield self._failed(text("branch.none"), 5)
             return
+        tree = live.steps[data["step"]].tree
+        token = visible(tree.texts[data["node"]])
+        label = text("branch.label", step=data["step"] + 1, token=token)
         model, dtype = live.run.model, live.run.dtype
-        async for update in self._decode(model, dtype, branch, owner_of(request)):
+        async for update in self._decode(model, dtype, branch, owner_of(request), label=label):
             words, value, run, stop, check_button, _ = update
-            player = gr.skip() if value is None or not isinstance(value, dict) else value
-            if isinstance(player, dict) and "run" in player:
-                player = gr.update(visible=True, value=player)
-            yield [words, run, stop, check_button, player]
+            yield [words, run, stop, check_button, value]
 
     async def load(self, request: gr.Request) -> AsyncIterator[list[Any]]:
         """Fills the page from its address."""

@@ -61,7 +61,8 @@ def _race_of(races: Kept[Race]) -> Any:
 def viewer_race(race: Race) -> dict[str, Any]:
     """Ticks, places, sentences and figures of a race; its times are the measured ones."""
     lines = standings(race)
-    places = {line.decoder: line.place for line in lines}
+    ends = sorted((racer.typical.ends, racer.decoder) for racer in race.racers)
+    places = {decoder: place for place, (_, decoder) in enumerate(ends, 1)}
     colours = figures.colours_of(race)
     racers = []
     for racer in race.racers:
