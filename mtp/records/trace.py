@@ -203,7 +203,8 @@ class Trace:
                 f"{MAX_BYTES // 2**20} MB."
             )
         try:
-            plain = json.loads(data, parse_constant=_refuse_constant)
+            plain = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
+            json.dumps(plain, ensure_ascii=False).encode()  # refuses lone surrogates
         except (ValueError, RecursionError) as error:
             raise TraceError(
                 "The file is not JSON, so it is not a trace. Open a file saved by Draftscope "
@@ -229,6 +230,13 @@ class Trace:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits} is out of range")
+    return value
 
 
 _ADAPTER = TypeAdapter(Trace)
@@ -261,6 +269,12 @@ def _check(step: Step) -> None:
     for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths, strict=True)):
         if not -1 <= parent < node or depth != (0 if parent < 0 else tree.depths[parent] + 1):
             raise TraceError(f"{where}: node {node} has no possible parent.")
+    if not step.committed:
+        raise TraceError(f"{where}: it commits no token.")
+    if len(step.noise) <= max(tree.depths, default=0):
+        raise TraceError(f"{where}: there is less noise than the tree is deep.")
+    if not set(step.candidates) <= {str(row) for row in range(-1, size)}:
+        raise TraceError(f"{where}: there are candidates for a node that is not there.")
     for token in step.committed:
         try:
             base64.b64decode(token.bytes, validate=True)
