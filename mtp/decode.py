@@ -94,6 +94,8 @@ class Decoding:
         return self.token_ids[len(self.request.prompt_ids) :]
 
     def __iter__(self) -> Iterator[records.Step]:
+        if self._cache.length:
+            raise RuntimeError("a decoding runs once; make another to run again")
         hidden = self._prefill()
         while self.stop_reason == "running":
             if self.stop():
@@ -264,6 +266,7 @@ class Decoding:
             text=self.vocabulary.text_of(decision.token),
             bytes=base64.b64encode(self.vocabulary.bytes_of(decision.token)).decode(),
             source=decision.source,
+            u=decision.u,
             interval=decision.interval,
             margin=margin,
         )

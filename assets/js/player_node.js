@@ -49,7 +49,7 @@ function nodeDetails(step, node) {
   if (!judged) return parts;
   parts.push(make("p", { class: "ds-why" }, whyNode(step, node)));
   const decided = tree.status[node] === "unreached" ? null : step.committed[tree.depths[node]];
-  if (decided) parts.push(...strip(step, decided, tree.depths[node], node), ...candidates(step, tree.parents[node]));
+  if (decided) parts.push(...strip(step, decided, node), ...candidates(step, tree.parents[node]));
   if (tree.status[node] === "rejected" && props.can_follow) {
     parts.push(
       make("button", { class: "ds-button", type: "button", onclick: () => trigger("follow", { run: run.id, step: at.step, node }) }, TEXTS["player.follow"]),
@@ -74,13 +74,12 @@ function whyNode(step, node) {
 
 function ownDetails(step) {
   const token = step.committed[step.committed.length - 1];
-  const depth = step.committed.length - 1;
   const deepest = deepestAccepted(step);
   const fell = step.tree.parents.some((parent) => parent === deepest);
   return [
     head(token.text, "verifier"),
     make("p", { class: "ds-why" }, TEXTS[fell ? "node.why.own.correction" : "node.why.own"]),
-    ...strip(step, token, depth, null),
+    ...strip(step, token, null),
     ...candidates(step, deepest),
   ];
 }
@@ -98,11 +97,11 @@ function list(facts) {
 }
 
 // The line from 0 to 1 with the interval that was picked and where u fell.
-function strip(step, token, depth, node) {
+function strip(step, token, node) {
   if (run.info.temperature === 0) return [list([[TEXTS["node.margin.greedy"], short(token.margin)]])];
   const trial = node === null ? null : step.tree.trials[node];
   const [low, high] = trial ? [0, trial[1]] : token.interval;
-  const u = trial ? trial[0] : step.noise[depth];
+  const u = trial ? trial[0] : token.u;
   const name = trial ? TEXTS["node.interval"] : fill("node.interval.picked", { token: `“${visible(token.text)}”` });
   const bar = make("div", { class: "ds-strip", role: "img", "aria-label": `u ${short(u)}, ${short(low)} – ${short(high)}` });
   const piece = make("div", { class: "ds-strip-piece" });

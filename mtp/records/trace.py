@@ -85,15 +85,17 @@ class Tree:
 
 @dataclass(frozen=True)
 class Committed:
-    """A token added to the text, with the noise interval that gives it and u's distance to an edge.
+    """A token added to the text: the noise u that decided it, the interval of noise that gives the
+    same token, and u's distance to its nearer edge.
 
-    Under greedy decoding the margin is the gap between the two largest logits.
+    Under rejection, u is that of the accepted trial or of the residual draw. Under greedy decoding the margin is the gap between the two largest logits.
     """
 
     id: int
     text: str
     bytes: str
     source: Source
+    u: float
     interval: tuple[float, float]
     margin: float
 

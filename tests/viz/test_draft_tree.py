@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mtp.records.trace import Budget, Committed, Seconds, Step, TokenText, Tree
+from mtp.records.trace import Budget, Committed, Seconds, Status, Step, TokenText, Tree
 from viz.figures import draft_tree, tokens
 
 
@@ -26,13 +26,13 @@ def make_step(parents: list[int], accepted: int, hostile: str = "a") -> Step:
             break
         path.append(below[0])
     visited = {-1, *path}
-    status = tuple(
+    status: tuple[Status, ...] = tuple(
         "accepted" if node in path else "rejected" if parent in visited else "unreached"
         for node, parent in enumerate(parents)
     )
     size = len(parents)
-    draft = [Committed(1, "x", "eA==", "draft", (0.0, 1.0), 0.1) for _ in path]
-    own = Committed(2, "y", "eQ==", "verifier", (0.0, 1.0), 0.1)
+    draft = [Committed(1, "x", "eA==", "draft", 0.5, (0.0, 1.0), 0.1) for _ in path]
+    own = Committed(2, "y", "eQ==", "verifier", 0.5, (0.0, 1.0), 0.1)
     return Step(
         index=0,
         context_length=5,
@@ -46,7 +46,7 @@ def make_step(parents: list[int], accepted: int, hostile: str = "a") -> Step:
             log_p=(-1.0,) * size,
             status=status,
             origins=(("pld",),) * size,
-            kind=("deterministic",) * size,
+            kind=tuple("deterministic" for _ in range(size)),
             trials=(None,) * size,
         ),
         committed=(*draft, own),

@@ -18,7 +18,8 @@ def lap(speed: float, tokens: int = 10, calls: int | None = 10, ids: int = 1) ->
         for n in range(tokens)
     )
     parts = (None, None) if calls is None else (0.1 * seconds, 0.8 * seconds)
-    return Lap(ticks, tokens, calls, calls, seconds, *parts, ids=(ids,) * tokens)
+    draft, verify = parts
+    return Lap(ticks, tokens, calls, calls, seconds, draft, verify, (ids,) * tokens)
 
 
 @pytest.fixture

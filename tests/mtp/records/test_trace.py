@@ -106,7 +106,7 @@ def test_a_trace_has_the_documented_fields(trace: Trace) -> None:
     assert set(step) == {*head.split(), "insight"}
     tree = "token_ids texts parents depths log_q log_p status origins kind trials"
     assert set(step["tree"]) == set(tree.split())
-    assert set(step["committed"][0]) == set("id text bytes source interval margin".split())
+    assert set(step["committed"][0]) == set("id text bytes source u interval margin".split())
     assert set(step["candidates"]["-1"][0]) == {"id", "text", "p"}
     numbers = "new_tokens verifier_calls tokens_per_call accepted_per_call drafted acceptance_rate"
     times = "tokens_per_second seconds seconds_prefill forwards rows peak_memory_mb"
