@@ -25,11 +25,9 @@ def build() -> gr.Blocks:
         status = shell.status_line()
         with gr.Tabs():
             with gr.Tab(text("tab.decode"), id="decode"):
-                parts = decode.build(desk, store, header, status)
+                decode.build(desk, store, header, status, app)
             with gr.Tab(text("tab.race"), id="race"):
                 race.build(desk, Kept(), header, status)
-        load, inputs, outputs = decode.on_load(parts, desk, store)
-        app.load(load, inputs, outputs, show_progress="hidden", concurrency_limit=None)
 
         def leave(request: gr.Request) -> None:
             desk.stop_all(str(request.session_hash))
@@ -51,6 +49,7 @@ def main() -> None:
         inbrowser=chosen.open,
         share=False,
         show_error=True,
+        head=panel.plotly_head(),
         css=theme.stylesheet() + panel.stylesheets(),
         theme=gr.themes.Base(),
         footer_links=[],

@@ -66,7 +66,7 @@ def report(found: Findings, temperature: float) -> str:
     if found.here is not None:
         lines += _about(found.here, temperature == 0)
         if found.recorded is not None:
-            lines.append(("", text("check.recorded", model=found.recorded)))
+            lines.append(("plain", text("check.recorded", model=found.recorded)))
     if found.precise is not None:
         if found.precise.parting is None:
             lines.append(("good", text("check.equal.64", tokens=found.precise.tokens)))
@@ -79,11 +79,13 @@ def report(found: Findings, temperature: float) -> str:
                 )
             )
     if found.too_large:
-        lines.append(("", text("check.large")))
-    return "".join(
-        f'<p class="ds-finding ds-{kind or "plain"}">{html.escape(words)}</p>'
-        for kind, words in lines
-    )
+        lines.append(("plain", text("check.large")))
+    return "".join(sentence(words, kind) for kind, words in lines)
+
+
+def sentence(words: str, kind: str = "plain") -> str:
+    """One finding as HTML; kind is good, bad or plain."""
+    return f'<p class="ds-finding ds-{kind}">{html.escape(words)}</p>'
 
 
 def _about(one: Comparison, greedy: bool) -> list[tuple[str, str]]:
@@ -102,4 +104,4 @@ def _about(one: Comparison, greedy: bool) -> list[tuple[str, str]]:
         key = "check.parts.tie.greedy" if greedy else "check.parts.tie"
     elif one.dtype == "bfloat16":
         key = "check.parts.bf16"
-    return [("bad", parts), ("", text(key, margin=f"{parting.margin:.1e}"))]
+    return [("bad", parts), ("plain", text(key, margin=f"{parting.margin:.1e}"))]

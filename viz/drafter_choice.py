@@ -79,14 +79,15 @@ def build() -> DrafterChoice:
     )
     options: dict[str, dict[str, Any]] = {}
     rows: dict[tuple[str, bool], gr.Row] = {}
-    for name, allowed in [*OPTIONS.items(), (_WHOLE, (UNION_BUDGET,))]:
-        options[name] = {}
-        for budget in (True, False):
-            chosen = [option for option in allowed if (option.name == "budget") == budget]
-            key = (name, budget)
-            with gr.Row(visible=_shows(DEFAULT, *key), elem_classes="ds-options") as rows[key]:
-                for option in chosen:
-                    options[name][option.name] = _component(name, option)
+    with gr.Column(elem_classes="ds-options"):
+        for name, allowed in [*OPTIONS.items(), (_WHOLE, (UNION_BUDGET,))]:
+            options[name] = {}
+            for budget in (True, False):
+                chosen = [option for option in allowed if (option.name == "budget") == budget]
+                key = (name, budget)
+                with gr.Row(visible=_shows(DEFAULT, *key)) as rows[key]:
+                    for option in chosen:
+                        options[name][option.name] = _component(name, option)
     return DrafterChoice(drafter, options, rows)
 
 

@@ -22,8 +22,8 @@ def serve_assets() -> None:
 
 
 def plotly_head() -> str:
-    """The script tag of the installed Plotly."""
-    return f'<script src="/gradio_api/file={PLOTLY_SCRIPT}"></script>'
+    """The script tag of the installed Plotly, for the page's head: it loads beside Gradio's own."""
+    return f'<script defer src="/gradio_api/file={PLOTLY_SCRIPT}"></script>'
 
 
 def scripts(*names: str) -> str:

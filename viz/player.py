@@ -21,41 +21,35 @@ LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat 
 _RUN = TypeAdapter(Run)
 
 
-class Player(gr.HTML):
-    """Shows the run named in its value, {"run", "step", "moment"}.
+def player(
+    store: Store,
+    owns_address: bool,
+    elem_id: str,
+    controls: str | None = None,
+    value: dict[str, Any] | None = None,
+) -> gr.HTML:
+    """A component that shows the run named in its value, {"run", "step", "moment"}.
 
-    The script asks for the run's steps as they come and then needs the server no more. The page's
-    component with the id `controls` is moved into the player's left column.
+    Its script asks for the run's steps as they come and then needs the server no more. The page's
+    component with the id `controls` is moved into the player's left column. One player of a page
+    keeps the address bar; its rejected nodes can be followed (event `follow`).
     """
-
-    def __init__(
-        self, store: Store, owns_address: bool, controls: str | None = None, **more: Any
-    ) -> None:
-        super().__init__(
-            value=None,
-            html_template=panel.markup("player"),
-            js_on_load=panel.scripts(
-                "page", "figure", "player_text", "player_figures", "player_node", "player"
-            ),
-            head=panel.plotly_head(),
-            server_functions=[_steps_of(store), _trace_of(store)],
-            apply_default_css=False,
-            texts=_player_texts(),
-            tree_template=panel.plain_figure(draft_tree.template()),
-            timeline_template=panel.plain_figure(timeline.template(table())),
-            owns_address=owns_address,
-            controls=controls,
-            can_follow=owns_address,
-            **more,
-        )
-
-    def api_info(self) -> dict[str, Any]:
-        """The value's form."""
-        return {"type": "object"}
-
-    def get_block_name(self) -> str:
-        """Drawn by Gradio's HTML component."""
-        return "html"
+    return gr.HTML(
+        value=value,
+        html_template=panel.markup("player"),
+        js_on_load=panel.scripts(
+            "page", "figure", "player_text", "player_figures", "player_node", "player"
+        ),
+        server_functions=[_steps_of(store), _trace_of(store)],
+        apply_default_css=False,
+        elem_id=elem_id,
+        texts=_player_texts(),
+        tree_template=panel.plain_figure(draft_tree.template()),
+        timeline_template=panel.plain_figure(timeline.template(table())),
+        owns_address=owns_address,
+        controls=controls,
+        can_follow=owns_address,
+    )
 
 
 def _steps_of(store: Store) -> Any:
@@ -111,23 +105,26 @@ def link_of(live: LiveRun) -> str | None:
         return None
     if live.recorded is not None:
         return urlencode({"tab": "decode", "recorded": live.recorded})
-    values: dict[str, Any] = {
-        "tab": "decode",
+    query = urlencode({"tab": "decode", **query_of(run)})
+    return query if len(query) <= LINK_LENGTH else None
+
+
+def query_of(run: Run) -> dict[str, str]:
+    """A run's settings as an address holds them."""
+    return {
         "model": run.model,
         "mode": run.mode,
         "dtype": run.dtype,
-        "temperature": run.temperature,
-        "top_k": run.top_k,
-        "top_p": run.top_p,
+        "temperature": str(run.temperature),
+        "top_k": str(run.top_k),
+        "top_p": str(run.top_p),
         "verification": run.verification,
-        "seed": run.seed,
-        "new": run.max_new_tokens,
+        "seed": str(run.seed),
+        "new": str(run.max_new_tokens),
         "drafter": run.drafter,
-        **{f"{run.drafter}.{name}": value for name, value in run.drafter_options.items()},
+        **{f"{run.drafter}.{name}": str(value) for name, value in run.drafter_options.items()},
         "prompt": run.prompt,
     }
-    query = urlencode(values)
-    return query if len(query) <= LINK_LENGTH else None
 
 
 @cache

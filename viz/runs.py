@@ -159,22 +159,28 @@ class Kept(Generic[T]):
 
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._kept: OrderedDict[str, T] = OrderedDict()
+        self._pinned: dict[str, T] = {}
         self._most = most
         self._lock = threading.Lock()
 
-    def add(self, thing: T, name: str | None = None) -> str:
+    def add(self, thing: T) -> str:
         """Keeps a thing; returns its name."""
-        key = name or uuid.uuid4().hex
+        key = uuid.uuid4().hex
         with self._lock:
             self._kept[key] = thing
-            self._kept.move_to_end(key)
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
         return key
 
+    def pin(self, key: str, thing: T) -> None:
+        """Keeps a thing for good, under a name of its own."""
+        self._pinned[key] = thing
+
     def get(self, key: object) -> T | None:
         """The thing of that name; None for one that is gone or never was."""
-        return self._kept.get(key) if isinstance(key, str) else None
+        if not isinstance(key, str):
+            return None
+        return self._pinned.get(key) or self._kept.get(key)
 
 
 Store = Kept[LiveRun]

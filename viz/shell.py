@@ -15,6 +15,7 @@ from mtp.models import catalog
 from mtp.records.settings import Settings
 from viz.texts import text
 
+DEFAULT_MODEL = "smollm2"
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 
@@ -53,7 +54,7 @@ def settings() -> Header:
         with gr.Row(elem_classes="ds-fields"):
             model = gr.Dropdown(
                 models,
-                value="smollm2",
+                value=DEFAULT_MODEL,
                 allow_custom_value=True,
                 label=text("header.model"),
                 elem_id="model",

@@ -63,9 +63,15 @@ function take(part) {
   if (part.state === "live") run.wasLive = true;
   if (at.following && run.wasLive && !at.playing) at.step = run.steps.length - 1;
   at.step = Math.min(at.step, run.steps.length - 1);
-  drawTimeline();
   show();
-  if (part.state !== "live") drawDepth(part.depth ?? drawn.depth);
+  afterPaint(drawTimeline);
+  if (part.state !== "live") afterPaint(() => drawDepth(part.depth ?? drawn.depth));
+}
+
+// The tree is seen first; what is below it follows when it has been painted.
+function afterPaint(draw) {
+  const id = run.id;
+  requestAnimationFrame(() => setTimeout(() => { if (run.id === id && run.steps.length) draw(); }));
 }
 
 // A link may ask for a step; it is shown as soon as the run has it.

@@ -1,7 +1,7 @@
 // The player's figures: the draft tree, the timeline, acceptance by depth. Python made their looks;
 // here only arrays are swapped.
 
-const SQUEEZE = 0.8; // of the tree's own width
+const SQUEEZE = 0.7; // of the tree's own width
 function drawTree(step, moment) {
   const area = figureArea("tree");
   const frame = find("tree-frame");

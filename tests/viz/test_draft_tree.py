@@ -155,7 +155,7 @@ def test_a_text_that_ends_with_a_draft_has_no_token_of_the_verifiers() -> None:
         (" ", "␣"),
         ("\n", "↵"),
         ("", "∅"),
-        ("international", "inte·onal"),
+        ("international", "inte·nal"),
         ("<b>", "&lt;b&gt;"),
         ("‹e2 96›", "‹e2␣96›"),
     ],

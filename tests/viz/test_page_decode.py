@@ -10,7 +10,8 @@ import pytest
 from mtp.errors import InputError, TraceError
 from mtp.records.trace import Trace
 from viz import drafter_choice, shell
-from viz.pages import decode
+from viz import recorded as recordings
+from viz.pages.decode_actions import branch_settings
 from viz.player import link_of, viewer_step
 from viz.runs import LiveRun
 from viz.texts import table
@@ -18,21 +19,21 @@ from viz.texts import table
 
 @pytest.fixture(scope="module")
 def recorded() -> LiveRun:
-    trace = decode.read_recorded(decode.FIRST)
+    trace = recordings.read(recordings.FIRST)
     return LiveRun("r", "own", None, trace.run, list(trace.steps), trace)
 
 
 def test_the_first_view_is_a_real_run_with_drafts_that_stood_and_fell(recorded: LiveRun) -> None:
     status = {one for step in recorded.steps for one in step.tree.status}
     assert {"accepted", "rejected"} <= status
-    step = recorded.steps[decode.best_step(recorded) - 1]
+    step = recorded.steps[recordings.best_step(recorded) - 1]
     assert len(step.committed) == max(len(one.committed) for one in recorded.steps)
 
 
 @pytest.mark.parametrize("name", ["../../README", "nosuch", "", "a/b", ".hidden"])
 def test_recorded_runs_are_found_by_name_only(name: str) -> None:
     with pytest.raises(TraceError):
-        decode.read_recorded(name)
+        recordings.read(name)
 
 
 def test_a_link_holds_what_makes_the_run_again(recorded: LiveRun) -> None:
@@ -70,7 +71,7 @@ def test_only_a_rejected_node_can_be_followed(recorded: LiveRun) -> None:
         if status == "rejected"
     ]
     index, node = found[-1]
-    settings = decode.branch_settings(recorded, index, node)
+    settings = branch_settings(recorded, index, node)
     assert settings is not None and settings.branch is not None
     written = [token.id for step in recorded.steps[:index] for token in step.committed]
     tree = recorded.steps[index].tree
@@ -78,7 +79,7 @@ def test_only_a_rejected_node_can_be_followed(recorded: LiveRun) -> None:
     assert settings.forced_ids[-1] == tree.token_ids[node]
     assert settings.branch.forced == len(settings.forced_ids)
     for step, bad in ((index, 10**6), (-1, node), (10**6, 0), ("0", node), (index, None)):
-        assert decode.branch_settings(recorded, step, bad) is None
+        assert branch_settings(recorded, step, bad) is None
 
 
 def test_a_step_for_the_page_is_small(recorded: LiveRun) -> None:
@@ -124,5 +125,5 @@ def test_every_text_that_code_asks_for_is_there() -> None:
 
 
 def test_recorded_traces_open() -> None:
-    for path in decode.TRACES.glob("*.json"):
+    for path in recordings.TRACES.glob("*.json"):
         assert Trace.from_json(path.read_bytes()).steps

@@ -86,6 +86,10 @@ def test_the_store_drops_the_oldest() -> None:
     names = [kept.add(number) for number in range(5)]
     assert [kept.get(name) for name in names] == [None, None, 2, 3, 4]
     assert len(set(names)) == 5
+    kept.pin("recorded", 9)
+    for number in range(5):
+        kept.add(number)
+    assert kept.get("recorded") == 9
 
 
 @pytest.mark.parametrize("key", [None, 3, "", "nothing", {"a": 1}])

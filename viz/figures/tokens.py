@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SPACE, BREAK, TAB = "\u2423", "\u21b5", "\u21e5"
-LABEL_WIDTH = 9  # characters that fit between two columns of the tree
+LABEL_WIDTH = 8  # characters that fit between two columns of the tree
 
 
 def visible(text: str) -> str:

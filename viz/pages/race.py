@@ -23,30 +23,19 @@ DEFAULT = ["hf", "ar", "pld"]
 EVEN = 0.02  # a ratio this near 1 is called even
 
 
-class RaceView(gr.HTML):
-    """Replays the race named in its value, {"race"}."""
-
-    def __init__(self, races: Kept[Race], **more: Any) -> None:
-        words = ("race.", "player.", "count.", "table.")
-        super().__init__(
-            value=None,
-            html_template=panel.markup("race"),
-            js_on_load=panel.scripts("page", "figure", "race"),
-            head=panel.plotly_head(),
-            server_functions=[_race_of(races)],
-            apply_default_css=False,
-            texts={key: value for key, value in table().items() if key.startswith(words)},
-            controls="race-controls",
-            **more,
-        )
-
-    def api_info(self) -> dict[str, Any]:
-        """The value's form."""
-        return {"type": "object"}
-
-    def get_block_name(self) -> str:
-        """Drawn by Gradio's HTML component."""
-        return "html"
+def race_view(races: Kept[Race]) -> gr.HTML:
+    """A component that replays the race named in its value, {"race"}."""
+    words = ("race.", "player.", "count.", "table.")
+    return gr.HTML(
+        value=None,
+        html_template=panel.markup("race"),
+        js_on_load=panel.scripts("page", "figure", "race"),
+        server_functions=[_race_of(races)],
+        apply_default_css=False,
+        elem_id="race-view",
+        texts={key: value for key, value in table().items() if key.startswith(words)},
+        controls="race-controls",
+    )
 
 
 def _race_of(races: Kept[Race]) -> Any:
@@ -163,7 +152,7 @@ def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) 
             start = gr.Button(text("race.start"), variant="primary", elem_id="race-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="race-stop")
         gr.HTML(f'<p class="ds-dim ds-note">{text("race.note")}</p>', apply_default_css=False)
-    view = RaceView(races, elem_id="race-view")
+    view = race_view(races)
 
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
         """Measures the racers, then hands the race to the page."""

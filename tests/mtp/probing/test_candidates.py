@@ -29,7 +29,7 @@ def test_dynamic_trees_hold_the_most_probable_paths(most_nodes: int) -> None:
     p = LOGITS.softmax(dim=-1).tolist()
     first = (0, 1, 2, 3)  # the root's own token is pruned
     second = (2, 1, 3, 4)  # below the best, which is 0
-    every = {(token,): p[0][token] for token in first}
+    every: dict[tuple[int, ...], float] = {(token,): p[0][token] for token in first}
     every |= {(0, token): p[0][0] * p[1][token] for token in second}
     wanted = sorted(every, key=lambda path: -every[path])[:most_nodes]
     paths = [tuple(tree.token_ids[n] for n in tree.path(node)) for node in range(len(tree))]

@@ -41,7 +41,8 @@ def alone(model: PreTrainedModel, ids: list[int], masks: Tensor) -> Tensor:
 def test_mask_rows_equal_separate_forwards(
     name: str, dtype: torch.dtype, tolerance: float, tiny: Callable[[str], PreTrainedModel]
 ) -> None:
-    model = copy.deepcopy(tiny(name)).to(dtype)
+    model: PreTrainedModel = copy.deepcopy(tiny(name))
+    model.to(dtype)  # type: ignore[arg-type]
     backbone = Backbone(model)
     if dtype is torch.float64 and backbone.config._attn_implementation == "eager":
         tolerance = 1e-5  # its softmax is in float32, whatever the model's precision

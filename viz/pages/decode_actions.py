@@ -1,0 +1,269 @@
+"""What the controls of page Decode do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from mtp.drafters.options import settle_options
+from mtp.errors import DraftscopeError, TraceError
+from mtp.records.settings import Settings, settings_of
+from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
+from viz import check, drafter_choice, recorded, shell
+from viz.drafter_choice import DrafterChoice
+from viz.figures.tokens import visible
+from viz.pages.common import owner_of, watch
+from viz.player import query_of
+from viz.runs import Desk, LiveRun, Store, decode_into
+from viz.texts import text
+
+NO_BRANCH: dict[str, Any] = {"run": None}  # hides the player of a followed branch
+_KEEP = gr.skip()
+
+
+class Actions:
+    """Handlers of the page. Outputs are named in each docstring, in their order."""
+
+    def __init__(
+        self, header: shell.Header, choice: DrafterChoice, desk: Desk, store: Store
+    ) -> None:
+        self.header = header
+        self.choice = choice
+        self.desk = desk
+        self.store = store
+        self.fields = len(self._filled({}))
+        """Components that a run's settings fill: header, prompt, drafter, options, rows."""
+
+    async def run(self, request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
+        """Decodes what the controls say: status, player, run, stop, check, shown, findings,
+        branch, recorded.
+        """
+        try:
+            model, dtype, settings = self._settings(asked)
+        except DraftscopeError as error:
+            yield _failed(str(error), 9)
+            return
+        cleared: list[Any] = ["", NO_BRANCH, None]
+        async for update in self._decode(model, dtype, settings, owner_of(request)):
+            yield [*update, *cleared]
+            cleared = [_KEEP] * 3
+
+    async def _decode(
+        self,
+        model: str,
+        dtype: str | None,
+        settings: Settings,
+        owner: str,
+        place: Mapping[str, Any] | None = None,
+        label: str | None = None,
+    ) -> AsyncIterator[list[Any]]:
+        """Status, player, run, stop, check, shown while a run is decoded."""
+        live = LiveRun(label or text("run.label", drafter=settings.drafter, seed=settings.seed))
+        key = self.store.add(live)
+        job = decode_into(live, self.desk, owner, model, dtype, settings)
+        seen = -1
+        async for words in watch(self.desk, job):
+            player: Any = _KEEP
+            if live.run is not None and len(live.steps) != seen:
+                seen = len(live.steps)
+                player = {"run": key, "tick": seen, **(place or {})}
+            yield [words, player, *_busy(True), key]
+        failure = job.failure()
+        if failure is not None and live.steps:
+            live.state = "stopped"
+        last = {"run": key, "tick": "end", **(place or {})} if live.steps else _KEEP
+        yield [_ended(live, failure), last, *_busy(False), key if live.steps else _KEEP]
+
+    def stop(self, request: gr.Request) -> None:
+        """Ends this tab's jobs within a step."""
+        self.desk.stop_all(owner_of(request))
+
+    def show_recorded(self, name: str | None) -> list[Any]:
+        """Puts a recorded run into the player: status, player, shown, findings, branch, fields."""
+        if not name:
+            return [_KEEP] * (5 + self.fields)
+        try:
+            key, live = recorded.keep(name, self.store)
+        except TraceError as error:
+            return _failed(str(error), 5 + self.fields)
+        words = shell.status(text("status.shown", label=live.label))
+        value = {"run": key, "step": recorded.best_step(live)}
+        return [words, value, key, "", NO_BRANCH, *self._from_run(live.run)]
+
+    def open_file(self, path: str | None) -> list[Any]:
+        """Opens a saved trace without a model: status, player, shown, findings, branch, recorded,
+        fields.
+        """
+        outputs = 6 + self.fields
+        if path is None:
+            return [_KEEP] * outputs
+        file = Path(path)
+        try:
+            if file.stat().st_size > MAX_BYTES:
+                raise TraceError(text("error.upload.large", most=MAX_BYTES // 2**20))
+            trace = Trace.from_json(file.read_bytes())
+        except OSError:
+            return _failed(text("error.upload"), outputs)
+        except TraceError as error:
+            return _failed(str(error), outputs)
+        label = recorded.label_of(trace)
+        live = LiveRun(label, "opened", None, trace.run, list(trace.steps), trace)
+        words = shell.status(text("status.opened", label=file.name))
+        key = self.store.add(live)
+        return [words, {"run": key}, key, "", NO_BRANCH, None, *self._from_run(trace.run)]
+
+    async def check(self, shown: str | None, request: gr.Request) -> AsyncIterator[list[Any]]:
+        """Compares the shown run with plain sampling: status, run, stop, check, findings."""
+        live = self.store.get(shown)
+        if live is None or live.run is None or not live.steps:
+            yield _failed(text("check.none"), 5)
+            return
+        if live.run.verification == "rejection":
+            yield [_KEEP] * 4 + [check.sentence(text("check.rejection"))]
+            return
+        found = check.Findings()
+        job = check.check_into(found, live, self.desk, owner_of(request))
+        async for words in watch(self.desk, job):
+            yield [words, *_busy(True), check.report(found, live.run.temperature)]
+        failure = job.failure()
+        words = shell.status(text("status.stopped.check" if job.stopped else "status.checked"))
+        if failure is not None:
+            words = shell.status(failure, "failed")
+        yield [words, *_busy(False), check.report(found, live.run.temperature)]
+
+    async def follow(self, event: gr.EventData, request: gr.Request) -> AsyncIterator[list[Any]]:
+        """Decodes on from a rejected node as a second run: status, run, stop, check, branch."""
+        data = event._data if isinstance(event._data, dict) else {}
+        live = self.store.get(data.get("run"))
+        settings = branch_settings(live, data.get("step"), data.get("node"))
+        if live is None or live.run is None or settings is None:
+            yield _failed(text("branch.none"), 5)
+            return
+        step, node = data["step"], data["node"]
+        token = visible(live.steps[step].tree.texts[node])
+        label = text("branch.label", step=step + 1, token=token)
+        owner = owner_of(request)
+        run = live.run
+        async for update in self._decode(run.model, run.dtype, settings, owner, label=label):
+            words, player, *buttons, _ = update
+            yield [words, *buttons, player]
+
+    async def load(self, request: gr.Request) -> AsyncIterator[list[Any]]:
+        """Fills the page from its address: fields, status, player, run, stop, check, shown,
+        recorded.
+        """
+        query = dict(request.query_params)
+        place = {"step": _step(query.get("step")), "moment": query.get("moment")}
+        if not query.get("prompt"):
+            name = query.get("recorded", "")
+            known = name in recorded.names()
+            first = name if known else recorded.FIRST
+            status, player, shown, _, _, *fields = self.show_recorded(first)
+            if place["step"] and isinstance(player, dict):
+                player = {**player, **place}
+            if not known and len(query) > 0:
+                fields = self._filled(query)
+            tail = [status, player, *_busy(False), shown, name if known else _KEEP]
+            yield [*fields, *tail]
+            return
+        yield [*self._filled(query), *[_KEEP] * 7]
+        keep = [_KEEP] * self.fields
+        try:
+            model, dtype, settings = self._from_query(query)
+        except DraftscopeError as error:
+            yield [*keep, *_failed(str(error), 7)]
+            return
+        async for update in self._decode(model, dtype, settings, owner_of(request), place):
+            yield [*keep, *update, _KEEP]
+
+    def _from_run(self, run: Run | None) -> list[Any]:
+        """Values of the fields that make a run again; its precision is left to this machine."""
+        query = query_of(run) if run is not None else {}
+        return self._filled({key: value for key, value in query.items() if key != "dtype"})
+
+    def _filled(self, query: Mapping[str, str]) -> list[Any]:
+        """Values of the fields that an address holds."""
+        values = shell.from_query(query)
+        drafter = drafter_choice.known(query.get("drafter"))
+        return [
+            *(values.get(name, _KEEP) for name in vars(self.header)),
+            query.get("prompt", _KEEP),
+            *self.choice.from_link(drafter, query),
+            *self.choice.shown(drafter),
+        ]
+
+    def _from_query(self, query: Mapping[str, str]) -> tuple[str, str | None, Settings]:
+        """The run that an address asks for."""
+        values = shell.from_query(query)
+        drafter = drafter_choice.known(query.get("drafter"))
+        dtype = values.pop("dtype", "auto")
+        model = values.pop("model", shell.DEFAULT_MODEL)
+        options = settle_options(drafter, drafter_choice.options_in(drafter, query))
+        settings = Settings(
+            prompt=query["prompt"], drafter=drafter, drafter_options=options, **values
+        )
+        return model, None if dtype == "auto" else dtype, settings
+
+    def _settings(self, asked: tuple[Any, ...]) -> tuple[str, str | None, Settings]:
+        """The model, its precision and the settings that the controls say."""
+        head = len(vars(self.header))
+        prompt, *chosen = asked[head:]
+        model, dtype, base = shell.settings_from(self.header, asked[:head], str(prompt or ""))
+        drafter, options = self.choice.given(chosen)
+        options = settle_options(drafter, options)
+        return model, dtype, replace(base, drafter=drafter, drafter_options=options)
+
+
+def branch_settings(live: LiveRun | None, step: object, node: object) -> Settings | None:
+    """The settings of a run that follows a rejected node; None where there is no such node."""
+    if live is None or live.run is None or not isinstance(step, int) or not isinstance(node, int):
+        return None
+    if not 0 <= step < len(live.steps):
+        return None
+    tree = live.steps[step].tree
+    if not 0 <= node < len(tree.token_ids) or tree.status[node] != "rejected":
+        return None
+    path = [node]
+    while tree.parents[path[0]] >= 0:
+        path.insert(0, tree.parents[path[0]])
+    base = settings_of(live.run)
+    written = [token.id for one in live.steps[:step] for token in one.committed]
+    forced = (*base.forced_ids, *written, *(tree.token_ids[one] for one in path))
+    left = base.max_new_tokens - len(written) - len(path)
+    return replace(
+        base,
+        max_new_tokens=max(1, left),
+        forced_ids=forced,
+        branch=Branch(step=step, node=node, forced=len(forced)),
+    )
+
+
+def _failed(words: str, outputs: int) -> list[Any]:
+    """A sentence in the status line, which is the first output; all else stays as it is."""
+    return [shell.status(words, "failed"), *[_KEEP] * (outputs - 1)]
+
+
+def _busy(busy: bool) -> list[Any]:
+    """Run, stop and check buttons while the model works, or not."""
+    return [gr.update(interactive=on) for on in (not busy, busy, not busy)]
+
+
+def _ended(live: LiveRun, failure: str | None) -> str:
+    tokens = sum(len(step.committed) for step in live.steps)
+    if failure is not None:
+        return shell.status(failure, "failed")
+    if live.trace is None:
+        return shell.status(text("status.stopped.early"))
+    if live.state == "stopped":
+        return shell.status(text("status.stopped", tokens=tokens))
+    return shell.status(text("status.done", tokens=tokens, steps=len(live.steps)))
+
+
+def _step(words: str | None) -> int | None:
+    if words is None or not words.isdecimal() or len(words) > 6:
+        return None
+    return int(words) or None

@@ -1,0 +1,58 @@
+"""Recorded runs that ship with Draftscope: real runs, made by `python -m mtp record`."""
+
+from __future__ import annotations
+
+from mtp.errors import TraceError
+from mtp.records.trace import Trace
+from viz.panel import ASSETS
+from viz.runs import LiveRun, Store
+from viz.texts import text
+
+TRACES = ASSETS / "traces"
+FIRST = "first"  # the run that is drawn at the first view
+LABEL_LENGTH = 56  # characters of a prompt
+
+
+def names() -> list[str]:
+    """The recorded runs, the first view's first."""
+    return sorted((path.stem for path in TRACES.glob("*.json")), key=lambda n: (n != FIRST, n))
+
+
+def choices() -> list[tuple[str, str]]:
+    """(label, name) of the recorded runs."""
+    return [(label_of(read(name)), name) for name in names()]
+
+
+def read(name: str) -> Trace:
+    """A recorded run by name. Raises TraceError for a name that is none."""
+    if name not in names():
+        raise TraceError(text("error.recorded", name=name[:40]))
+    return Trace.from_json((TRACES / f"{name}.json").read_bytes())
+
+
+def keep(name: str, store: Store) -> tuple[str, LiveRun]:
+    """A recorded run in the store, read once. Raises TraceError for a name that is none."""
+    key = f"recorded-{name}"
+    live = store.get(key)
+    if live is None:
+        trace = read(name)
+        live = LiveRun(label_of(trace), "recorded", name, trace.run, list(trace.steps), trace)
+        store.pin(key, live)
+    return key, live
+
+
+def label_of(trace: Trace) -> str:
+    """A run in a few words: who drafted on what, and the prompt's beginning."""
+    prompt = " ".join(trace.run.prompt.split())
+    short = prompt if len(prompt) <= LABEL_LENGTH else prompt[: LABEL_LENGTH - 1] + "…"
+    return text("run.recorded", drafter=trace.run.drafter, model=trace.run.model, prompt=short)
+
+
+def best_step(live: LiveRun) -> int:
+    """The step, counted from 1, that shows most: many tokens stood, and some fell."""
+
+    def score(index: int) -> tuple[int, int]:
+        step = live.steps[index]
+        return len(step.committed), sum(status == "rejected" for status in step.tree.status)
+
+    return 1 + max(range(len(live.steps)), key=score, default=0)
