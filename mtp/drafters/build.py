@@ -1,4 +1,4 @@
-"""A drafter for one run, by name."""
+"""A drafter for one run, by name; a union by its members' names."""
 
 from __future__ import annotations
 
@@ -7,18 +7,54 @@ from typing import Any
 
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Drafter
-from mtp.drafters.options import settle_options
+from mtp.drafters.draft_model import load_draft_model
+from mtp.drafters.esp import EmbeddingProbing
+from mtp.drafters.lookahead import Lookahead
+from mtp.drafters.options import by_members, settle_options
 from mtp.drafters.pld import PromptLookup
-from mtp.models.backbone import Backbone
+from mtp.drafters.rows import most_nodes, probe_rows
+from mtp.drafters.stand import AdaptiveNgrams
+from mtp.drafters.union import Union
+from mtp.models.verifier import Verifier
 
-Maker = Callable[[Backbone, dict[str, Any]], Drafter]
+Maker = Callable[[Verifier, dict[str, Any]], Drafter]
 
 MAKERS: dict[str, Maker] = {
-    "ar": lambda backbone, options: Autoregressive(),
-    "pld": lambda backbone, options: PromptLookup(**options),
+    "ar": lambda verifier, options: Autoregressive(),
+    "pld": lambda verifier, options: PromptLookup(**options),
+    "lookahead": lambda verifier, options: Lookahead(verifier.backbone, **options),
+    "stand": lambda verifier, options: AdaptiveNgrams(**options),
+    "draft-model": lambda verifier, options: load_draft_model(
+        options["model"], options["length"], verifier
+    ),
+    "esp": lambda verifier, options: EmbeddingProbing(verifier.backbone, **options),
 }
 
 
-def make_drafter(name: str, given: Mapping[str, object], backbone: Backbone) -> Drafter:
-    """A drafter with these options. Raises InputError as `settle_options` does."""
-    return MAKERS[name](backbone, settle_options(name, given))
+def make_drafter(name: str, given: Mapping[str, object], verifier: Verifier) -> Drafter:
+    """A drafter or union with these options.
+
+    Raises InputError as `settle_options` does, and what making a member raises.
+    """
+    settled = settle_options(name, given)
+    apart = by_members(name, settled)
+    if len(apart) == 1:
+        return MAKERS[name](verifier, settled)
+    budget = int(settled["budget"])
+    nodes = most_nodes(apart, budget)
+    members = []
+    for member, options in apart.items():
+        options |= _share(member, options, nodes)
+        members.append(MAKERS[member](verifier, options))
+    return Union(members, budget, nodes)
+
+
+def _share(member: str, options: Mapping[str, Any], nodes: int) -> dict[str, int]:
+    """What lets a member propose as many nodes as the union has room for."""
+    if member == "pld":
+        return {"budget": nodes}
+    if member in ("stand", "esp"):
+        return {"budget": 1 + nodes + probe_rows(member, options, nodes)}
+    if member == "draft-model":
+        return {"length": min(int(options["length"]), nodes)}
+    return {}

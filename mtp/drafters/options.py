@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+from mtp.drafters.rows import DYNAMIC, children_per_depth, most_nodes
 from mtp.errors import InputError
+
+UNION = "+"
+"""Joins the names of a union's members, such as esp+pld."""
+MOST_MEMBERS = 4
+SAMPLED = frozenset({"draft-model"})
+"""Drafters whose nodes are draws from a q of theirs; a union can have one of them."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +59,157 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("length", 10, "tokens copied from each place, at most", low=1, high=64),
         Option("branches", 1, "places copied from; 1 drafts a chain", low=1, high=64),
     ),
+    "lookahead": (
+        Option("n", 4, "length of an n-gram", low=2, high=8),
+        Option("window", 5, "positions guessed ahead in parallel", low=2, high=32),
+        Option("guesses", 5, "n-grams verified a step, at most", low=1, high=32),
+        Option(
+            "pool",
+            "prompt",
+            "n-grams from the window alone, or from the prompt too",
+            choices=("prompt", "window"),
+            kind="choice",
+        ),
+    ),
+    "stand": (
+        Option("budget", 30, "rows of a block, at most", low=2, high=256),
+        Option("n", 4, "longest run of last tokens to look up", low=1, high=8),
+    ),
+    "draft-model": (
+        Option("model", "", "name, folder or Hugging Face id; same vocabulary", kind="text"),
+        Option("length", 5, "tokens drafted a step", low=1, high=32),
+    ),
+    "esp": (
+        Option("masks", 1, "mask tokens behind every node", low=1, high=4),
+        Option(
+            "init",
+            "mean",
+            "where mask embeddings start",
+            choices=("mean", "sample", "last"),
+            kind="choice",
+        ),
+        Option("update", 0.0, "how far a new token moves them", low=0, high=1, kind="float"),
+        Option("budget", 30, "rows of a block, masks included, at most", low=4, high=256),
+        Option("tree", DYNAMIC, "dynamic, or children per depth such as 15,4", kind="text"),
+    ),
 }
+
+UNION_BUDGET = Option("budget", 60, "rows of a block, shared by all, at most", low=4, high=256)
+
+
+def members_of(name: str) -> tuple[str, ...]:
+    """The drafters behind a name: itself, or a union's members in order.
+
+    Raises InputError for an unknown drafter or a union that makes no sense.
+    """
+    names = tuple(name.split(UNION))
+    if len(names) == 1 and name in OPTIONS:
+        return names
+    for member in names:
+        if member not in OPTIONS:
+            raise InputError(
+                f"There is no drafter {member[:40]!r}; there are {', '.join(OPTIONS)}, and unions "
+                "such as esp+pld."
+            )
+    wrong = None
+    if len(set(names)) < len(names):
+        wrong = "names a drafter twice"
+    elif "ar" in names:
+        wrong = "has ar as a member, which drafts nothing"
+    elif len(names) > MOST_MEMBERS:
+        wrong = f"has {len(names)} members"
+    elif len(SAMPLED.intersection(names)) > 1:
+        wrong = f"has more than one drafter that samples ({', '.join(sorted(SAMPLED))})"
+    if wrong:
+        raise InputError(
+            f"The union {name[:60]} {wrong}; a union joins two to {MOST_MEMBERS} different "
+            "drafters, such as esp+pld."
+        )
+    return names
+
+
+def options_of(name: str) -> tuple[Option, ...]:
+    """The options of a drafter. A union has `budget`, rows for the whole, and every member's but
+    its budget as `member.option`, such as esp.masks.
+
+    Raises InputError as `members_of` does.
+    """
+    members = members_of(name)
+    if len(members) == 1:
+        return OPTIONS[name]
+    joined = [UNION_BUDGET]
+    for member in members:
+        own = [option for option in OPTIONS[member] if option.name != "budget"]
+        joined += [replace(option, name=f"{member}.{option.name}") for option in own]
+    return tuple(joined)
 
 
 def settle_options(name: str, given: Mapping[str, object]) -> dict[str, int | float | str]:
-    """All options of a drafter with their values: those given, the defaults for the rest.
+    """All options of a drafter or union with their values: those given, defaults for the rest.
 
     Raises InputError for an unknown drafter or option, or a value that is not allowed.
     """
-    if name not in OPTIONS:
-        raise InputError(f"There is no drafter {name[:40]!r}; there are {', '.join(OPTIONS)}.")
-    known = {option.name: option for option in OPTIONS[name]}
+    known = {option.name: option for option in options_of(name)}
     for key in given:
         if key not in known:
             allowed = ", ".join(known) or "none"
             raise InputError(f"{name} has no option {key[:40]!r}; its options: {allowed}.")
-    return {
+    settled = {
         key: option.parse(given.get(key, option.default), name) for key, option in known.items()
     }
+    by_member = by_members(name, settled)
+    for member, options in by_member.items():
+        if member in CHECKS:
+            CHECKS[member](options)
+    if len(by_member) > 1 and most_nodes(by_member, int(settled["budget"])) < 1:
+        raise InputError(
+            f"A budget of {settled['budget']} rows leaves {name} no room for a drafted token; "
+            "raise it, or give its members fewer masks or a smaller window."
+        )
+    return settled
+
+
+def by_members(name: str, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A drafter's or union's settled options apart, by member."""
+    members = members_of(name)
+    if len(members) == 1:
+        return {name: dict(options)}
+    return {
+        member: {
+            key.removeprefix(f"{member}."): value
+            for key, value in options.items()
+            if key.startswith(f"{member}.")
+        }
+        for member in members
+    }
+
+
+def _check_esp(options: Mapping[str, Any]) -> None:
+    """Raises InputError where masks, tree and budget do not go together."""
+    masks = options["masks"]
+    fixed = children_per_depth(options["tree"])
+    if fixed is not None and len(fixed) > masks:
+        raise InputError(
+            f"The tree {options['tree']} is {len(fixed)} tokens deep and needs as many masks; "
+            f"esp has {masks}."
+        )
+    if fixed is None and most_nodes({"esp": options}, options.get("budget", 256)) < 1:
+        raise InputError(
+            f"A budget of {options['budget']} rows holds no drafted token with {masks} masks each; "
+            f"it must be at least {2 * (masks + 1)}."
+        )
+
+
+def _check_draft_model(options: Mapping[str, Any]) -> None:
+    """Raises InputError where no model is named."""
+    if not str(options["model"]).strip():
+        raise InputError(
+            "draft-model needs option model: a short name, a folder or a Hugging Face id of a "
+            "small model with the verifier's vocabulary."
+        )
+
+
+CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
+    "esp": _check_esp,
+    "draft-model": _check_draft_model,
+}

@@ -1,0 +1,1 @@
+"""Embedding-space probing: what a frozen model says about later tokens at mask positions."""
