@@ -88,7 +88,8 @@ class Committed:
     """A token added to the text: the noise u that decided it, the interval of noise that gives the
     same token, and u's distance to its nearer edge.
 
-    Under rejection, u is that of the accepted trial or of the residual draw. Under greedy decoding the margin is the gap between the two largest logits.
+    Under rejection, u is that of the accepted trial or of the residual draw. Under greedy decoding
+    the margin is the gap between the two largest logits.
     """
 
     id: int
