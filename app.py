@@ -23,11 +23,13 @@ def build() -> gr.Blocks:
         shell.title()
         header = shell.settings()
         status = shell.status_line()
-        with gr.Tabs():
+        with gr.Tabs() as tabs:
             with gr.Tab(text("tab.decode"), id="decode"):
                 decode.build(desk, store, header, status, app)
             with gr.Tab(text("tab.race"), id="race"):
                 race.build(desk, Kept(), header, status)
+        tabs.select(None, None, None, js=shell.REMEMBER_TAB)
+        app.load(shell.chosen_tab, None, tabs, show_progress="hidden")
 
         def leave(request: gr.Request) -> None:
             desk.stop_all(str(request.session_hash))

@@ -130,10 +130,10 @@ class Desk:
         self._loaded = ((name, dtype), verifier)
         return verifier
 
-    def loaded(self) -> str | None:
-        """The held model in words, or None."""
+    def loaded(self) -> str:
+        """The held model in words; empty while there is none."""
         if self._loaded is None:
-            return None
+            return ""
         verifier = self._loaded[1]
         return text(
             "status.loaded", model=verifier.name, dtype=verifier.dtype, device=verifier.device

@@ -19,6 +19,23 @@ DEFAULT_MODEL = "smollm2"
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 
+TABS = ("decode", "race")
+
+# Puts the tab that is looked at into the address bar.
+REMEMBER_TAB = """() => {
+  const tab = document.querySelector('[role=tab][aria-selected=true]')?.dataset.tabId;
+  const query = new URLSearchParams(location.search);
+  if (tab) query.set('tab', tab);
+  history.replaceState(null, '', `${location.pathname}?${query}`);
+}"""
+
+
+def chosen_tab(request: gr.Request) -> Any:
+    """Opens the tab that the address names."""
+    tab = request.query_params.get("tab")
+    return gr.Tabs(selected=tab) if tab in TABS else gr.skip()
+
+
 @dataclass(frozen=True)
 class Header:
     """The settings' components, in the order handlers take them."""

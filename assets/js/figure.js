@@ -3,6 +3,13 @@
 
 const CONFIG = { displayModeBar: false, displaylogo: false, showSendToCloud: false, responsive: false };
 const drawn = {};
+
+// Plotly's script loads beside the page; whoever draws waits for it.
+const plotlyThere = new Promise((resolve) => {
+  const look = () => (window.Plotly ? resolve() : setTimeout(look, 15));
+  look();
+});
+
 const TABLES = {};
 
 function figureArea(name) {

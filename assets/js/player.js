@@ -20,7 +20,7 @@ async function pull(id) {
   pulling = id;
   try {
     for (;;) {
-      const part = await server.player_steps([id, run.steps.length]);
+      const [part] = await Promise.all([server.player_steps([id, run.steps.length]), plotlyThere]);
       if (run.id !== id) return;
       if (part.error) {
         run.state = "gone";
@@ -193,7 +193,7 @@ function fullscreen() {
 
 // The address bar holds what makes this run again, and the place in it.
 function rememberPlace() {
-  if (!props.owns_address || !run.link) return;
+  if (!props.owns_address || !run.link || element.offsetParent === null) return;
   const query = new URLSearchParams(run.link);
   query.set("step", at.step + 1);
   query.set("moment", MOMENTS[at.moment]);

@@ -6,7 +6,7 @@ async function pullRace() {
   const value = props.value;
   if (!value?.race || value.race === race.id) return;
   race.id = value.race;
-  const answer = await server.race_of(value.race);
+  const [answer] = await Promise.all([server.race_of(value.race), plotlyThere]);
   if (answer.error) {
     find("caption").textContent = answer.error;
     return;

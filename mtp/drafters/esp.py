@@ -34,7 +34,7 @@ class EmbeddingProbing:
         self,
         backbone: Backbone,
         masks: int = 1,
-        init: Init = "mean",
+        init: Init = "table",
         update: float = 0.0,
         budget: int = 30,
         tree: str = DYNAMIC,

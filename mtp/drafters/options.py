@@ -83,9 +83,9 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("masks", 1, "mask tokens behind every node", low=1, high=4),
         Option(
             "init",
-            "mean",
-            "where mask embeddings start",
-            choices=("mean", "sample", "last"),
+            "table",
+            "where mask embeddings start: mean of the whole table or of the prompt, draws, last words",
+            choices=("table", "mean", "sample", "last"),
             kind="choice",
         ),
         Option("update", 0.0, "how far a new token moves them", low=0, high=1, kind="float"),

@@ -93,7 +93,7 @@ class Visit:
     def open(self, query: str = "") -> Page:
         """Goes to the app and waits for a drawn tree."""
         self.page.goto(self.address + "/" + query)
-        self.page.wait_for_selector("#decode-player .ds-tree-frame .main-svg")
+        self.page.wait_for_selector("#decode-player .ds-tree-frame .main-svg", state="attached")
         return self.page
 
 

@@ -243,3 +243,11 @@ def test_two_browsers_keep_their_own_runs_and_a_closed_tab_frees_the_model(
     wait_for_run(page)
     assert time.monotonic() - begun < 240  # 2,000 tokens would take far longer
     assert int(part(page, "count-tokens").inner_text()) <= 8
+
+
+def test_the_address_names_the_tab(visit) -> None:
+    page = visit.open("?tab=race")
+    expect(page.locator("#race-start")).to_be_visible()
+    page.get_by_role("tab", name="Decode").click()
+    expect(page.locator("#run")).to_be_visible()
+    page.wait_for_function("() => location.search.includes('tab=decode')")

@@ -76,7 +76,20 @@ class Actions:
         if failure is not None and live.steps:
             live.state = "stopped"
         last = {"run": key, "tick": "end", **(place or {})} if live.steps else _KEEP
-        yield [_ended(live, failure), last, *_busy(False), key if live.steps else _KEEP]
+        yield [self._ended(live, failure), last, *_busy(False), key if live.steps else _KEEP]
+
+    def _ended(self, live: LiveRun, failure: str | None) -> str:
+        """The status line of a run that is over."""
+        if failure is not None:
+            return shell.status(failure, "failed")
+        tokens = sum(len(step.committed) for step in live.steps)
+        if live.trace is None:
+            words = text("status.stopped.early")
+        elif live.state == "stopped":
+            words = text("status.stopped", tokens=tokens)
+        else:
+            words = text("status.done", tokens=tokens, steps=len(live.steps))
+        return shell.status(f"{words} {self.desk.loaded()}".strip())
 
     def stop(self, request: gr.Request) -> None:
         """Ends this tab's jobs within a step."""
@@ -250,17 +263,6 @@ def _failed(words: str, outputs: int) -> list[Any]:
 def _busy(busy: bool) -> list[Any]:
     """Run, stop and check buttons while the model works, or not."""
     return [gr.update(interactive=on) for on in (not busy, busy, not busy)]
-
-
-def _ended(live: LiveRun, failure: str | None) -> str:
-    tokens = sum(len(step.committed) for step in live.steps)
-    if failure is not None:
-        return shell.status(failure, "failed")
-    if live.trace is None:
-        return shell.status(text("status.stopped.early"))
-    if live.state == "stopped":
-        return shell.status(text("status.stopped", tokens=tokens))
-    return shell.status(text("status.done", tokens=tokens, steps=len(live.steps)))
 
 
 def _step(words: str | None) -> int | None:
