@@ -1,4 +1,4 @@
-"""What the pages' handlers share: following a job, and whose tab it is."""
+"""What the pages share: the prompt's box, following a job, and whose tab it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import gradio as gr
 
 from viz import shell
 from viz.runs import Desk, Job
+from viz.texts import text
 
 TICK = 0.1  # seconds between looks at a job
 
@@ -16,6 +17,17 @@ TICK = 0.1  # seconds between looks at a job
 def owner_of(request: gr.Request) -> str:
     """The browser tab a request came from."""
     return str(request.session_hash)
+
+
+def prompt_box(elem_id: str) -> gr.Textbox:
+    """Where a page's prompt is written."""
+    return gr.Textbox(
+        label=text("decode.prompt"),
+        placeholder=text("decode.prompt.placeholder"),
+        lines=3,
+        max_lines=6,
+        elem_id=elem_id,
+    )
 
 
 async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:

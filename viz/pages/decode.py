@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 
 from viz import drafter_choice, recorded, shell
+from viz.pages.common import prompt_box
 from viz.pages.decode_actions import Actions
 from viz.player import player
 from viz.runs import Desk, Store
@@ -16,13 +17,7 @@ from viz.texts import text
 def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> None:
     """Lays the page out and binds its events."""
     with gr.Column(elem_id="decode-controls"):
-        prompt = gr.Textbox(
-            label=text("decode.prompt"),
-            placeholder=text("decode.prompt.placeholder"),
-            lines=3,
-            max_lines=6,
-            elem_id="prompt",
-        )
+        prompt = prompt_box("prompt")
         choice = drafter_choice.build()
         with gr.Row():
             run = gr.Button(text("decode.run"), variant="primary", elem_id="run", min_width=120)

@@ -14,7 +14,7 @@ from mtp.records.settings import Settings
 from viz import panel, shell
 from viz.drafter_choice import UNIONS
 from viz.figures import race as figures
-from viz.pages.common import owner_of, watch
+from viz.pages.common import owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
 from viz.texts import table, text
 
@@ -131,13 +131,7 @@ def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) 
     """Lays the page out and binds its events."""
     names = [*OUTSIDE, *(name for name in OPTIONS if name != "draft-model"), *UNIONS]
     with gr.Column(elem_id="race-controls"):
-        prompt = gr.Textbox(
-            label=text("decode.prompt"),
-            placeholder=text("decode.prompt.placeholder"),
-            lines=3,
-            max_lines=6,
-            elem_id="race-prompt",
-        )
+        prompt = prompt_box("race-prompt")
         decoders = gr.Dropdown(
             names,
             value=DEFAULT,
