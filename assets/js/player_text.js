@@ -17,8 +17,15 @@ function clearText() {
 
 function showPrompt(run) {
   find("prompt-count").textContent = `${TEXTS["player.prompt"]}, ${run.prompt_tokens.length} ${TEXTS["count.tokens"]}`;
-  find("prompt-text").textContent = run.prompt_tokens.map((token) => token.text).join("");
+  const bytes = run.prompt_tokens.flatMap((token) => [...shownBytes(token.text)]);
+  find("prompt-text").textContent = new TextDecoder("utf-8").decode(new Uint8Array(bytes));
   find("prompt").hidden = false;
+}
+
+// A token's bytes from how it is shown: ‹e2 96› is the part of a character, all else is text.
+function shownBytes(words) {
+  const part = /^‹((?:[0-9a-f]{2} ?)+)›$/.exec(words);
+  return part ? part[1].split(" ").map((hex) => parseInt(hex, 16)) : new TextEncoder().encode(words);
 }
 
 // Chips are made once, when their step arrives; moving through the run only shows and hides them.
@@ -32,8 +39,8 @@ function addChips(step, index) {
       "data-step": index,
     });
     if (place === 0 && index > 0) chip.classList.add("ds-boundary");
-    fillChip(chip, words || token.text, !words);
-    chip.dataset.words = words || token.text;
+    fillChip(chip, words, !words && token.text !== "");
+    chip.dataset.words = words; // empty until the bytes that complete a character have come
     chip.addEventListener("pointerenter", () => showTip(chip, chipTip(token, index)));
     chip.addEventListener("pointerleave", hideTip);
     chip.addEventListener("click", () => goTo(index, 2));
