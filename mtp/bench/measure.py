@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mtp.bench.outside import OUTSIDE, generate_outside
+from mtp.bench.outside import ASSISTED, OUTSIDE, generate_outside
 from mtp.bench.prompts import Prompt
 from mtp.decode import peak_memory_mb
+from mtp.drafters.draft_model import load_draft_model
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
@@ -38,13 +39,27 @@ class Plan:
 def check_plan(plan: Plan) -> None:
     """Raises InputError for an unknown decoder or option before anything is run."""
     for decoder in plan.decoders:
-        if decoder not in OUTSIDE:
-            settle_options(decoder, plan.options.get(decoder, {}))
+        given = plan.options.get(decoder, {})
+        if decoder == ASSISTED:
+            _assisted_options(given)
+        elif decoder not in OUTSIDE:
+            settle_options(decoder, given)
+        elif given:
+            raise InputError(f"{decoder} has no options.")
     for decoder in plan.options:
         if decoder not in plan.decoders:
             raise InputError(f"Options are given for {decoder!r}, which is not measured.")
     if plan.repeats < 1:
         raise InputError(f"Repeats is {plan.repeats}; it must be at least 1.")
+
+
+def _assisted_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`hf-assisted` takes the options of `draft-model`."""
+    if not given.get("model"):
+        raise InputError(
+            f"{ASSISTED} needs a draft model of the same vocabulary: --option {ASSISTED}.model=NAME"
+        )
+    return settle_options("draft-model", given)
 
 
 def measure(verifier: Verifier, plan: Plan, done: Sequence[BenchRow] = ()) -> Iterator[BenchRow]:
@@ -75,7 +90,8 @@ def _measure_one(
 ) -> BenchRow:
     settings = dataclasses.replace(plan.base, prompt=prompt.text)
     if decoder in OUTSIDE:
-        return _measure_outside(verifier, settings, decoder, prompt, index, repeat)
+        given = plan.options.get(decoder, {})
+        return _measure_outside(verifier, settings, decoder, given, prompt, index, repeat)
     settings = dataclasses.replace(
         settings, drafter=decoder, drafter_options=plan.options.get(decoder, {})
     )
@@ -107,9 +123,22 @@ def _measure_one(
 
 
 def _measure_outside(
-    verifier: Verifier, settings: Settings, decoder: str, prompt: Prompt, index: int, repeat: int
+    verifier: Verifier,
+    settings: Settings,
+    decoder: str,
+    given: Mapping[str, Any],
+    prompt: Prompt,
+    index: int,
+    repeat: int,
 ) -> BenchRow:
-    out = generate_outside(decoder, verifier, settings)
+    assistant = None
+    if decoder == ASSISTED:
+        options = _assisted_options(given)
+        assistant = load_draft_model(options["model"], verifier).model
+        if assistant.generation_config is not None:
+            assistant.generation_config.num_assistant_tokens = options["length"]
+            assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    out = generate_outside(decoder, verifier, settings, assistant)
     tokenizer = verifier.vocabulary.tokenizer
     return BenchRow(
         prompt_index=index,

@@ -16,7 +16,8 @@ from mtp.models.verifier import Verifier
 from mtp.records.settings import Settings
 from mtp.sampling import Sampling
 
-OUTSIDE = ("hf", "hf-pld", "hf-assisted")
+ASSISTED = "hf-assisted"
+OUTSIDE = ("hf", "hf-pld", ASSISTED)
 LOOKUP_TOKENS = 10  # as many as our own prompt lookup drafts by default
 
 
@@ -97,7 +98,7 @@ def generate_outside(
         }
     if name == "hf-pld":
         options["prompt_lookup_num_tokens"] = LOOKUP_TOKENS
-    elif name == "hf-assisted":
+    elif name == ASSISTED:
         if assistant is None:
             raise InputError("hf-assisted needs a draft model of the same vocabulary.")
         options["assistant_model"] = assistant

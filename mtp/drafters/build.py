@@ -7,7 +7,7 @@ from typing import Any
 
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Drafter
-from mtp.drafters.draft_model import load_draft_model
+from mtp.drafters.draft_model import DraftModel, load_draft_model
 from mtp.drafters.esp import EmbeddingProbing
 from mtp.drafters.lookahead import Lookahead
 from mtp.drafters.options import by_members, settle_options
@@ -24,8 +24,10 @@ MAKERS: dict[str, Maker] = {
     "pld": lambda verifier, options: PromptLookup(**options),
     "lookahead": lambda verifier, options: Lookahead(verifier.backbone, **options),
     "stand": lambda verifier, options: AdaptiveNgrams(**options),
-    "draft-model": lambda verifier, options: load_draft_model(
-        options["model"], options["length"], verifier
+    "draft-model": lambda verifier, options: DraftModel(
+        load_draft_model(options["model"], verifier),
+        verifier.backbone.vocabulary_size,
+        options["length"],
     ),
     "esp": lambda verifier, options: EmbeddingProbing(verifier.backbone, **options),
 }

@@ -109,14 +109,14 @@ class DraftModel:
         return torch.cat([logits, logits.new_full((missing,), -math.inf)])
 
 
-def load_draft_model(name: str, length: int, verifier: Verifier) -> DraftModel:
-    """The drafter for this verifier, in its precision and on its device.
+def load_draft_model(name: str, verifier: Verifier) -> Backbone:
+    """The small model for this verifier, in its precision and on its device.
 
     Raises InputError for another vocabulary, ModelError as `load_verifier` does.
     """
     small = _loaded(name, verifier.dtype, str(verifier.backbone.device))
     check_same_vocabulary(name, small.vocabulary, verifier.vocabulary)
-    return DraftModel(small.backbone, verifier.backbone.vocabulary_size, length)
+    return small.backbone
 
 
 def check_same_vocabulary(name: str, drafted: Vocabulary, verified: Vocabulary) -> None:

@@ -84,7 +84,7 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option(
             "init",
             "table",
-            "where mask embeddings start: mean of the whole table or of the prompt, draws, last words",
+            "where masks start: mean of all embeddings or the prompt's, draws, last words",
             choices=("table", "mean", "sample", "last"),
             kind="choice",
         ),

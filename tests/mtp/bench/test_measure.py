@@ -98,6 +98,8 @@ def test_a_measurement_is_written_and_goes_on(verifier: Verifier, tmp_path: Path
     ("changes", "said"),
     [
         ({"decoders": ["nosuch"]}, "no drafter"),
+        ({"decoders": []}, "No decoder"),
+        ({"decoders": ["ar", "pld", "ar"]}, "twice"),
         ({"options": {"esp": {"masks": 1}}}, "not measured"),
         ({"repeats": 0}, "at least 1"),
     ],

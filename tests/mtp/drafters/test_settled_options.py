@@ -13,7 +13,7 @@ from mtp.errors import InputError
     ("name", "given", "sentence"),
     [
         ("esp", {"masks": 5}, "Option masks of esp is '5'; it can be from 1 to 4."),
-        ("esp", {"init": "middle"}, "it can be mean, sample, last."),
+        ("esp", {"init": "middle"}, "it can be table, mean, sample, last."),
         ("esp", {"update": -0.1}, "it can be from 0 to 1."),
         ("esp", {"budget": 4, "masks": 2}, "it must be at least 6."),
         ("esp", {"tree": "wide"}, "it can be dynamic or children per depth, such as 15,4"),

@@ -24,6 +24,16 @@ def test_mean_is_the_mean_of_the_prompts_embeddings(
         torch.testing.assert_close(mask, expected)
 
 
+def test_table_is_the_mean_of_the_whole_table(
+    tiny_backbone: Callable[[str], Backbone],
+) -> None:
+    for name in ("llama", "gemma2"):  # the second scales its embeddings
+        backbone = tiny_backbone(name)
+        masks = initial_masks(backbone, PROMPT, 2, "table", seed=0)
+        expected = backbone.embed(range(backbone.vocabulary_size)).mean(dim=0)
+        torch.testing.assert_close(masks, expected.repeat(2, 1))
+
+
 def test_last_takes_the_last_embeddings_one_each(tiny_backbone: Callable[[str], Backbone]) -> None:
     backbone = tiny_backbone("llama")
     masks = initial_masks(backbone, PROMPT, 3, "last", seed=0)
