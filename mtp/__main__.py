@@ -121,6 +121,8 @@ def _models(_: argparse.Namespace) -> int:
     from mtp.models import catalog
 
     for row in catalog.listing():
+        if not row.available:
+            continue
         print(f"{row.name:10} {row.title:28} {row.licence:12} {row.state}")
     print("Any Hugging Face id (owner/name) or local folder of a causal language model works too.")
     return 0

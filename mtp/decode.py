@@ -313,8 +313,11 @@ class _FinalRows:
         return tuple(values)
 
     def most_probable(self, row: int, count: int) -> list[tuple[int, float]]:
-        """Up to `count` tokens with their probabilities, zero ones left out."""
-        p, tokens = self(row).topk(min(count, self._logits.shape[-1]))
+        """Up to `count` tokens with their probabilities, zero ones left out; those at temperature 1
+        when decoding is greedy, whose own distribution has a single token.
+        """
+        p = self._logits[row + 1].double().softmax(-1) if self._sampling.greedy else self(row)
+        p, tokens = p.topk(min(count, p.shape[-1]))
         pairs = zip(tokens.tolist(), p.tolist(), strict=True)
         return [(token, value) for token, value in pairs if value > 0]
 

@@ -130,8 +130,6 @@ def _component(drafter: str, option: Option) -> Any:
         float(option.default),
         label=label,
         precision=0 if option.kind == "int" else None,
-        minimum=option.low,
-        maximum=option.high,
         min_width=110,
     )
 

@@ -10,7 +10,7 @@ from viz.texts import text
 
 TRACES = ASSETS / "traces"
 FIRST = "first"  # the run that is drawn at the first view
-LABEL_LENGTH = 56  # characters of a prompt
+LABEL_LENGTH = 90  # characters of a prompt
 
 
 def names() -> list[str]:

@@ -77,7 +77,7 @@ class Desk:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._line: list[Job] = []
         self._lock = threading.Lock()
-        self._loaded: tuple[tuple[str, str | None], Verifier] | None = None
+        self._loaded: tuple[tuple[str, str], Verifier] | None = None
 
     def submit(self, work: Callable[[Job], Any], owner: str) -> Job:
         """Puts work in the line. It gets its job, to tell its progress and see the stop flag.
@@ -115,7 +115,10 @@ class Desk:
 
         One model is held at a time: another takes its place.
         """
-        if self._loaded is not None and self._loaded[0] == (name, dtype):
+        from mtp.models.load import best_device, preferred_dtype
+
+        precision = dtype or str(preferred_dtype(best_device())).removeprefix("torch.")
+        if self._loaded is not None and self._loaded[0] == (name, precision):
             return self._loaded[1]
         from mtp.models import catalog
         from mtp.models.fetch import fetch
@@ -126,8 +129,8 @@ class Desk:
         from mtp.models.verifier import load_verifier
 
         self._loaded = None
-        verifier = load_verifier(name, dtype)
-        self._loaded = ((name, dtype), verifier)
+        verifier = load_verifier(name, precision)
+        self._loaded = ((name, precision), verifier)
         return verifier
 
     def loaded(self) -> str:

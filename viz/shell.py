@@ -43,9 +43,9 @@ class Header:
     model: gr.Dropdown
     dtype: gr.Dropdown
     mode: gr.Radio
-    temperature: gr.Slider
+    temperature: gr.Number
     top_k: gr.Number
-    top_p: gr.Slider
+    top_p: gr.Number
     verification: gr.Radio
     seed: gr.Number
     max_new_tokens: gr.Number
@@ -102,31 +102,18 @@ def settings() -> Header:
                 min_width=260,
             )
         with gr.Row(elem_classes="ds-fields"):
-            temperature = gr.Slider(
-                0,
-                2,
-                value=0.7,
-                step=0.05,
+            temperature = gr.Number(
+                0.7,
+                step=0.1,
                 label=text("header.temperature"),
                 elem_id="temperature",
-                min_width=180,
-            )
-            top_k = gr.Number(
-                0,
-                precision=0,
-                minimum=0,
-                label=text("header.top_k"),
-                elem_id="top_k",
                 min_width=110,
             )
-            top_p = gr.Slider(
-                0.05,
-                1,
-                value=1,
-                step=0.01,
-                label=text("header.top_p"),
-                elem_id="top_p",
-                min_width=180,
+            top_k = gr.Number(
+                0, precision=0, label=text("header.top_k"), elem_id="top_k", min_width=110
+            )
+            top_p = gr.Number(
+                1, step=0.05, label=text("header.top_p"), elem_id="top_p", min_width=110
             )
             seed = gr.Number(
                 0, precision=0, label=text("header.seed"), elem_id="seed", min_width=110

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 # Roles (Okabe–Ito, told apart by colour-blind eyes; shape or border says the same again).
@@ -96,6 +97,16 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "showlegend": False,
         "dragmode": "pan",
     }
+    return _merged(base, more)
+
+
+def _merged(base: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `more` put in, dictionaries within dictionaries merged."""
+    merged = dict(base)
     for key, value in more.items():
-        base[key] = {**base[key], **value} if isinstance(base.get(key), dict) else value
-    return base
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
+    return merged

@@ -8,7 +8,7 @@ let pulling = null;
 
 function reset(id) {
   pause();
-  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, summary: null, wasLive: false });
+  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, summary: null, wasLive: false, touched: false });
   Object.assign(at, { step: 0, moment: 2, node: null, following: true });
   clearText();
   element.classList.add("ds-loading");
@@ -84,6 +84,7 @@ function goTo(step, moment) {
   at.step = target;
   at.moment = moment;
   at.following = at.step === run.steps.length - 1 && moment === 2;
+  run.touched = true;
   show();
   moveMarker();
 }
@@ -114,7 +115,7 @@ function caption(step, moment) {
   }
   if (moment === "verified") {
     return drafted
-      ? fill("player.moment.verified.caption", { step: number, rows: step.rows, accepted, drafted })
+      ? fill(step.rows > 1 + drafted ? "player.moment.verified.probes" : "player.moment.verified.caption", { step: number, rows: step.rows, accepted, drafted, probes: step.rows - 1 - drafted })
       : fill("player.moment.verified.none", { step: number });
   }
   const count = step.committed.length;
@@ -193,6 +194,8 @@ function fullscreen() {
 
 // The address bar holds what makes this run again, and the place in it.
 function rememberPlace() {
+  // What was only shown, not asked for, must not overwrite the link that was pasted.
+  if (run.state === "recorded" && !run.touched) return;
   if (!props.owns_address || !run.link || element.offsetParent === null) return;
   const query = new URLSearchParams(run.link);
   query.set("step", at.step + 1);
@@ -217,7 +220,7 @@ async function save() {
 function onKey(event) {
   if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || element.offsetParent === null) return;
   if (window.draftscopeActive && window.draftscopeActive !== element && window.draftscopeActive.isConnected) return;
-  if (event.target.closest?.("input:not([type=range]), textarea, select, [contenteditable], [role=listbox], [role=slider]")) return;
+  if (event.target.closest?.("input:not([type=range]):not([type=checkbox]), textarea, select, [contenteditable], [role=listbox], [role=slider]")) return;
   const pressed = { ArrowRight: next, ArrowLeft: previous, " ": () => (at.playing ? pause() : play()), f: fullscreen }[event.key];
   if (!pressed || !run.steps.length || (event.key === " " && event.target.closest?.("button, summary, a"))) return;
   event.preventDefault();

@@ -22,7 +22,8 @@ function drawTree(step, moment) {
   drawn.tree = { data, layout };
   Plotly.react(area, data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => chooseNode(event.points[0].customdata)));
   area.setAttribute("aria-label", find("caption").textContent);
-  if (width > frame.clientWidth) frame.scrollLeft = (deepestAccepted(step) < 0 ? 0 : arrays.moments.verified.at(-1).x.at(-1) * SQUEEZE) - frame.clientWidth / 2;
+  if (moment === "drafted") frame.scrollLeft = 0;
+  else if (width > frame.clientWidth) frame.scrollLeft = (deepestAccepted(step) < 0 ? 0 : arrays.moments.verified.at(-1).x.at(-1) * SQUEEZE) - frame.clientWidth / 2;
   if (!find("tree-table").hidden) find("tree-table").replaceChildren(treeTable(step));
 }
 
@@ -69,6 +70,7 @@ function drawTimeline() {
     ...template.layout,
     width,
     xaxis: { ...template.layout.xaxis, range: [0.4, steps + 0.6] },
+    yaxis: { ...template.layout.yaxis, dtick: Math.max(1, Math.ceil(Math.max(...run.steps.map((step) => step.committed.length)) / 4)) },
     shapes: [marker()],
   };
   drawn.timeline = { data, layout };

@@ -102,7 +102,7 @@ function strip(step, token, node) {
   const trial = node === null ? null : step.tree.trials[node];
   const [low, high] = trial ? [0, trial[1]] : token.interval;
   const u = trial ? trial[0] : token.u;
-  const name = trial ? TEXTS["node.interval"] : fill("node.interval.picked", { token: `“${visible(token.text)}”` });
+  const name = trial ? TEXTS["node.chance"] : fill("node.interval.picked", { token: `“${visible(token.text)}”` });
   const bar = make("div", { class: "ds-strip", role: "img", "aria-label": `u ${short(u)}, ${short(low)} – ${short(high)}` });
   const piece = make("div", { class: "ds-strip-piece" });
   piece.style.left = `${low * 100}%`;
@@ -111,8 +111,8 @@ function strip(step, token, node) {
   mark.style.left = `${u * 100}%`;
   bar.append(piece, mark);
   const facts = [
-    [term(TEXTS["node.u"], TEXTS["node.u.is"]), u.toFixed(6)],
-    [term(name, TEXTS["node.interval.is"]), `${low.toFixed(6)} – ${high.toFixed(6)}`],
+    [term(TEXTS["node.u"], TEXTS[trial ? "node.u.trial" : "node.u.is"]), u.toFixed(6)],
+    [term(name, TEXTS[trial ? "node.chance.is" : "node.interval.is"]), trial ? short(high) : `${low.toFixed(6)} – ${high.toFixed(6)}`],
   ];
   if (!trial) facts.push([TEXTS["node.margin"], short(token.margin)]);
   return [bar, list(facts)];
@@ -123,7 +123,7 @@ function candidates(step, row) {
   if (!found || at.moment === 0) return [];
   const most = found[0].p;
   return [
-    make("h4", {}, TEXTS["node.candidates"]),
+    make("h4", {}, TEXTS[run.info.temperature === 0 ? "node.candidates.greedy" : "node.candidates"]),
     make(
       "ol",
       { class: "ds-candidates" },

@@ -16,10 +16,20 @@ function clearText() {
 }
 
 function showPrompt(run) {
-  find("prompt-count").textContent = `${TEXTS["player.prompt"]}, ${run.prompt_tokens.length} ${TEXTS["count.tokens"]}`;
-  const bytes = run.prompt_tokens.flatMap((token) => [...shownBytes(token.text)]);
-  find("prompt-text").textContent = new TextDecoder("utf-8").decode(new Uint8Array(bytes));
   find("prompt").hidden = false;
+  const own = run.prompt_tokens.length - (run.branch?.forced ?? 0);
+  find("prompt-count").textContent = `${TEXTS["player.prompt"]}, ${own} ${TEXTS["count.tokens"]}`;
+  find("prompt-text").textContent = joined(run.prompt_tokens.slice(0, own));
+  if (!run.branch) return;
+  // A branch goes on from tokens that were taken over; the last of them is the one followed.
+  const taken = make("span", { class: "ds-chip ds-forced" }, joined(run.prompt_tokens.slice(own)));
+  taken.addEventListener("pointerenter", () => showTip(taken, TEXTS["player.taken"]));
+  taken.addEventListener("pointerleave", hideTip);
+  find("text").append(taken);
+}
+
+function joined(tokens) {
+  return new TextDecoder("utf-8").decode(new Uint8Array(tokens.flatMap((token) => [...shownBytes(token.text)])));
 }
 
 // A token's bytes from how it is shown: ‹e2 96› is the part of a character, all else is text.

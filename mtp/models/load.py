@@ -114,6 +114,11 @@ def processor_flags() -> frozenset[str]:
     return frozenset(flag for flag, here in torch.cpu.get_capabilities().items() if here is True)
 
 
+def best_device() -> str:
+    """cuda where there is a GPU, else cpu."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def parse_dtype(text: str) -> torch.dtype:
     """The precision with that name. Raises InputError for any other than the three allowed."""
     if text not in DTYPES:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from mtp.models.backbone import Backbone
-from mtp.models.load import load_model, parse_dtype, preferred_dtype
+from mtp.models.load import best_device, load_model, parse_dtype, preferred_dtype
 from mtp.models.vocabulary import Vocabulary
 
 
@@ -42,7 +42,7 @@ def load_verifier(
 
     Raises ModelError as `load_model` and `Backbone.check` do, InputError for an unknown dtype.
     """
-    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = device or best_device()
     precision = parse_dtype(dtype) if dtype else preferred_dtype(chosen)
     model, tokenizer, sha256 = load_model(
         name, precision, chosen, trust_remote_code=trust_remote_code

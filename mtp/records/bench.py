@@ -165,4 +165,6 @@ def _number(value: float | None) -> str:
 def _spread(value: tuple[float, float, float] | None) -> str:
     if value is None:
         return "–"
+    if value[0] == value[2]:
+        return _number(value[1])  # one prompt has no spread
     return f"{_number(value[1])} [{_number(value[0])}–{_number(value[2])}]"

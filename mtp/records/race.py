@@ -32,11 +32,6 @@ class Lap:
     ids: tuple[int, ...]
 
     @property
-    def ends(self) -> float:
-        """Seconds at which its last token came."""
-        return self.ticks[-1].seconds if self.ticks else 0.0
-
-    @property
     def speed(self) -> float:
         """Tokens a second after the prefill."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0

@@ -69,8 +69,8 @@ def test_a_replay_has_the_measured_times(measured: Race) -> None:
         assert [tick["seconds"] for tick in drawn["ticks"]] == [
             tick.seconds for tick in racer.typical.ticks
         ]
-    finish = {racer["decoder"]: racer["place"] for racer in shown["racers"]}
-    assert finish == {"pld": 1, "ar": 2, "hf": 3}
+    places = {racer["decoder"]: racer["place"] for racer in shown["racers"]}
+    assert places == {"pld": 1, "ar": 2, "hf": 3}
 
 
 def test_a_race_says_who_was_slower_and_why(measured: Race) -> None:
@@ -81,6 +81,6 @@ def test_a_race_says_who_was_slower_and_why(measured: Race) -> None:
 
 def test_times_of_a_token_add_up(measured: Race) -> None:
     drawn = race.times(measured, table())
-    for place, racer in enumerate(measured.racers):
+    for place, racer in enumerate(reversed(measured.racers)):
         total = sum(trace.x[place] for trace in drawn.data)
         assert total == pytest.approx(1000 * racer.typical.seconds / racer.typical.tokens)

@@ -38,12 +38,12 @@ def figure(counts: Sequence[DepthCount], texts: dict[str, str]) -> go.Figure:
         **theme.layout(
             HEIGHT,
             xaxis={
-                "title": {"text": texts["depth.x"], "font": {"size": theme.SIZES["small"]}},
+                "title": {"text": texts["depth.x"]},
                 "tickformat": "d",
                 "dtick": 1,
             },
             yaxis={
-                "title": {"text": texts["depth.y"], "font": {"size": theme.SIZES["small"]}},
+                "title": {"text": texts["depth.y"]},
                 "range": [-0.03, 1.05],
                 "tickformat": ".0%",
             },

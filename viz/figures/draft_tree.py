@@ -14,12 +14,12 @@ from viz.figures import tokens
 
 MOMENTS = ("drafted", "verified", "committed")
 COLUMN = 84  # px between depths
-ROW = 40  # px between siblings
+ROW = 31  # px between siblings
 LEFT, TOP, RIGHT, BOTTOM = 46, 34, 60, 20  # px around the tree
 EDGE_WIDTHS = (1.0, 1.75, 2.75, 4.0, 5.5)  # px, for a drafter's probability up to these bounds:
 EDGE_BOUNDS = (0.05, 0.2, 0.5, 0.8)
 CURVE = 7  # points along an edge
-FADED = 0.35  # of what did not become text, once the step is committed
+FADED = 0.6  # of what did not become text, once the step is committed
 
 _STATES = ("unreached", "rejected", "drafted", "verifier", "accepted")  # accepted drawn last
 _EDGE_OPACITY = {"accepted": 0.85, "unreached": 0.3}

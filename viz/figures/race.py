@@ -6,16 +6,18 @@ from collections.abc import Mapping
 
 import plotly.graph_objects as go
 
-from mtp.records.race import Race, standings
+from mtp.records.race import Lap, Race, standings
 from viz import theme
 
 LANE = 46  # px a racer
-PARTS = (("draft", "#E69F00"), ("verify", "#0072B2"), ("rest", "#8A8F98"))
+PARTS = (("draft", "#E69F00"), ("verify", "#56B4E9"), ("rest", "#555555"), ("whole", "#8A8F98"))
 
 
 def speeds(race: Race, texts: Mapping[str, str]) -> go.Figure:
     """Every lap's speed over plain decoding's in the same turn, as points; the median as a bar."""
-    lines = [line for line in reversed(standings(race)) if line.ratio is not None]
+    order = [racer.decoder for racer in race.racers]
+    lines = [line for line in standings(race) if line.ratio is not None]
+    lines.sort(key=lambda line: -order.index(line.decoder))  # the first lane is on top
     colours = colours_of(race)
     plain = next((racer for racer in race.racers if racer.decoder == "ar"), None)
     figure = go.Figure()
@@ -61,20 +63,13 @@ def speeds(race: Race, texts: Mapping[str, str]) -> go.Figure:
 
 def times(race: Race, texts: Mapping[str, str]) -> go.Figure:
     """Milliseconds a token of each racer's replayed lap, split into draft, verify and the rest."""
-    lines = [racer for racer in race.racers if racer.typical.tokens]
+    lines = [racer for racer in reversed(race.racers) if racer.typical.tokens]
     figure = go.Figure()
     for part, colour in PARTS:
         values = []
         for racer in lines:
             lap = racer.typical
-            known = {"draft": lap.draft, "verify": lap.verify}
-            if lap.draft is None or lap.verify is None:
-                share = lap.seconds if part == "rest" else 0.0
-            elif part == "rest":
-                share = max(0.0, lap.seconds - lap.draft - lap.verify)
-            else:
-                share = known[part] or 0.0
-            values.append(1000 * share / lap.tokens)
+            values.append(1000 * _shares(lap)[part] / lap.tokens)
         figure.add_bar(
             y=[racer.decoder for racer in lines],
             x=values,
@@ -91,11 +86,25 @@ def times(race: Race, texts: Mapping[str, str]) -> go.Figure:
             xaxis={"title": {"text": texts["race.time.x"]}},
             yaxis={"showgrid": False},
             showlegend=True,
-            legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
+            legend={
+                "orientation": "h",
+                "x": 0,
+                "y": 1.02,
+                "yanchor": "bottom",
+                "traceorder": "normal",
+            },
             dragmode=False,
         )
     )
     return figure
+
+
+def _shares(lap: Lap) -> dict[str, float]:
+    """Seconds of a lap by part; all of them "whole" where they cannot be told apart."""
+    if lap.draft is None or lap.verify is None:
+        return {"draft": 0.0, "verify": 0.0, "rest": 0.0, "whole": lap.seconds}
+    rest = max(0.0, lap.seconds - lap.draft - lap.verify)
+    return {"draft": lap.draft, "verify": lap.verify, "rest": rest, "whole": 0.0}
 
 
 def colours_of(race: Race) -> dict[str, str]:

@@ -27,25 +27,16 @@ def template(texts: dict[str, str]) -> go.Figure:
             bargap=0.15,
             margin={"l": 44, "r": 8, "t": 8, "b": 34},
             xaxis={
-                "title": {
-                    "text": texts["timeline.x"],
-                    "standoff": 4,
-                    "font": {"size": theme.SIZES["small"]},
-                },
+                "title": {"text": texts["timeline.x"], "standoff": 4},
                 "fixedrange": True,
                 "rangemode": "tozero",
                 "showgrid": False,
                 "tickformat": "d",
             },
             yaxis={
-                "title": {
-                    "text": texts["timeline.y"],
-                    "standoff": 4,
-                    "font": {"size": theme.SIZES["small"]},
-                },
+                "title": {"text": texts["timeline.y"], "standoff": 4},
                 "fixedrange": True,
                 "tickformat": "d",
-                "nticks": 4,
             },
             dragmode=False,
             hovermode="x",

@@ -119,6 +119,8 @@ class Actions:
             if file.stat().st_size > MAX_BYTES:
                 raise TraceError(text("error.upload.large", most=MAX_BYTES // 2**20))
             trace = Trace.from_json(file.read_bytes())
+            if not trace.steps:
+                raise TraceError(text("error.no_steps"))
         except OSError:
             return _failed(text("error.upload"), outputs)
         except TraceError as error:
@@ -212,7 +214,7 @@ class Actions:
     def _from_query(self, query: Mapping[str, str]) -> tuple[str, str | None, Settings]:
         """The run that an address asks for."""
         values = shell.from_query(query)
-        drafter = drafter_choice.known(query.get("drafter"))
+        drafter = query.get("drafter", drafter_choice.DEFAULT)
         dtype = values.pop("dtype", "auto")
         model = values.pop("model", shell.DEFAULT_MODEL)
         options = settle_options(drafter, drafter_choice.options_in(drafter, query))

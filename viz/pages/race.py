@@ -50,8 +50,7 @@ def _race_of(races: Kept[Race]) -> Any:
 def viewer_race(race: Race) -> dict[str, Any]:
     """Ticks, places, sentences and figures of a race; its times are the measured ones."""
     lines = standings(race)
-    ends = sorted((racer.typical.ends, racer.decoder) for racer in race.racers)
-    places = {decoder: place for place, (_, decoder) in enumerate(ends, 1)}
+    places = {line.decoder: line.place for line in lines}
     colours = figures.colours_of(race)
     racers = []
     for racer in race.racers:
@@ -74,7 +73,7 @@ def viewer_race(race: Race) -> dict[str, Any]:
     return {
         "racers": racers,
         "said": [sentence(line, race) for line in lines],
-        "table": _table(lines),
+        "table": _table(lines, race),
         "figures": {
             "speed": panel.plain_figure(figures.speeds(race, table())),
             "time": panel.plain_figure(figures.times(race, table())),
@@ -105,7 +104,7 @@ def sentence(line: Standing, race: Race) -> str:
     return " ".join(parts)
 
 
-def _table(lines: list[Standing]) -> dict[str, Any]:
+def _table(lines: list[Standing], race: Race) -> dict[str, Any]:
     def number(value: float | None, form: str = ".2f") -> str:
         return "–" if value is None else format(value, form)
 
@@ -116,7 +115,7 @@ def _table(lines: list[Standing]) -> dict[str, Any]:
             line.decoder,
             number(line.speed, ".1f"),
             number(line.ratio),
-            f"{number(line.ratio_low)} – {number(line.ratio_high)}",
+            f"{number(line.ratio_low)} – {number(line.ratio_high)}" if race.repeats > 1 else "–",
             number(line.tokens_per_call),
             number(line.call_cost),
             "–" if line.draft_share is None else f"{100 * line.draft_share:.1f}%",
@@ -139,9 +138,7 @@ def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) 
             label=text("race.decoders"),
             elem_id="race-decoders",
         )
-        repeats = gr.Number(
-            3, precision=0, minimum=1, maximum=9, label=text("race.repeats"), elem_id="race-repeats"
-        )
+        repeats = gr.Number(3, precision=0, label=text("race.repeats"), elem_id="race-repeats")
         with gr.Row():
             start = gr.Button(text("race.start"), variant="primary", elem_id="race-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="race-stop")
