@@ -174,8 +174,36 @@ def test_bad_files_get_a_sentence(visit, tmp_path: Path, content: str, sentence:
 
 def test_empty_prompt_gets_a_sentence(visit) -> None:
     page = visit.open()
+    page.locator("#prompt textarea").fill("")
     page.locator("#run").click()
     expect(page.locator("#status")).to_contain_text("The prompt is empty", timeout=SLOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("temperature", "-1", "The temperature is -1"),
+        ("top_p", "0", "Top-p is 0"),
+        ("top_k", "-5", "Top-k is -5"),
+        ("max_new_tokens", "0", "New tokens is 0"),
+        ("seed", "", "Seed is empty or not a number"),
+    ],
+)
+def test_numbers_outside_what_is_allowed_get_a_sentence(
+    visit, field: str, value: str, sentence: str
+) -> None:
+    page = visit.open()
+    page.get_by_text("Model and sampling").click()
+    page.locator(f"#{field} input").fill(value)
+    page.locator("#run").click()
+    expect(page.locator("#status")).to_contain_text(sentence, timeout=SLOW_MS)
+    expect(part(page, "label")).to_have_text("recorded run")
+
+
+def test_a_link_that_makes_no_sense_says_so_and_stays(visit) -> None:
+    page = visit.open("?prompt=hello&drafter=zzz")
+    expect(page.locator("#status")).to_contain_text("There is no drafter")
+    assert "drafter=zzz" in page.url
 
 
 @pytest.mark.smollm2
@@ -185,6 +213,8 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     page.locator("#prompt textarea").fill(hostile)
     page.get_by_text("Model and sampling").click()
     page.locator("#max_new_tokens input").fill("24")
+    page.locator("#drafter input").fill("pld")
+    page.keyboard.press("Enter")
     page.locator("#run").click()
     expect(page.locator("#stop")).to_be_enabled(timeout=SLOW_MS)
     wait_for_run(page)
