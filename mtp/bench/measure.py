@@ -38,6 +38,10 @@ class Plan:
 
 def check_plan(plan: Plan) -> None:
     """Raises InputError for an unknown decoder or option before anything is run."""
+    if not plan.decoders:
+        raise InputError("No decoder is named; name at least one, such as ar,pld,hf.")
+    if len(set(plan.decoders)) < len(plan.decoders):
+        raise InputError("A decoder is named twice; each is measured once a turn.")
     for decoder in plan.decoders:
         given = plan.options.get(decoder, {})
         if decoder == ASSISTED:

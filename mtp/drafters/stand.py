@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
 from mtp.drafters.ngrams import NgramCounts, most_probable_tree
 from mtp.tree import ROOT
 
 _LEARNT = 8  # tokens a row of logits adds to the counts; 16 do no better on SmolLM2
+_FALLEN = 2  # last tokens under which a fallen node's row is counted
 _SHOWN = 5  # candidates behind the root kept in the trace
 
 
@@ -23,7 +22,7 @@ class AdaptiveNgrams:
 
     `budget` counts the rows of a block, the root included; `n` is the longest run of last tokens
     that is looked up. A token of the prompt counts 1; where the verifier has judged, its most
-    probable tokens count as much as their probability.
+    probable tokens count as much as their probability, after fallen nodes too.
     """
 
     name = "stand"
@@ -69,15 +68,22 @@ class AdaptiveNgrams:
             self.counts.add(before, [(token_ids[position], 1.0)])
 
     def observe(self, outcome: Outcome, probes: ProbeOutput | None) -> None:
-        """Adds the verifier's probabilities after the root and each node that stood."""
+        """Adds what the verifier said after the root and every node, those that fell included.
+
+        A row's distribution is that of its own path whether or not the path is the text's.
+        """
         tree = outcome.draft.tree
-        rows = [ROOT, *outcome.accepted]
-        index = torch.tensor([row + 1 for row in rows], device=outcome.logits.device)
-        p = (outcome.logits[index].float() / self._temperature).softmax(dim=-1)  # (rows, V)
-        found = p.topk(min(_LEARNT, p.shape[-1]), dim=-1)
-        text = self._ids[-self.counts.longest :]
-        for row, tokens, values in zip(
-            rows, found.indices.tolist(), found.values.tolist(), strict=True
+        scaled = outcome.logits.float() / self._temperature  # (1 + N, V)
+        found = scaled.topk(min(_LEARNT, scaled.shape[-1]), dim=-1)
+        p = (found.values - scaled.logsumexp(dim=-1, keepdim=True)).exp()
+        paths = {ROOT: self._ids[-self.counts.longest :]}
+        for node, (parent, token) in enumerate(zip(tree.parents, tree.token_ids, strict=True)):
+            paths[node] = [*paths[parent], token][-self.counts.longest :]
+        stood = {ROOT, *outcome.accepted}
+        for row, (tokens, values) in enumerate(
+            zip(found.indices.tolist(), p.tolist(), strict=True)
         ):
-            text += [tree.token_ids[row]] if row != ROOT else []
-            self.counts.add(text, list(zip(tokens, values, strict=True)))
+            path = paths[row - 1]
+            # Long runs through a node that fell hardly come again, and would fill the memory.
+            known = path if row - 1 in stood else path[-_FALLEN:]
+            self.counts.add(known, list(zip(tokens, values, strict=True)))

@@ -213,8 +213,6 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     page.locator("#prompt textarea").fill(hostile)
     page.get_by_text("Model and sampling").click()
     page.locator("#max_new_tokens input").fill("24")
-    page.locator("#drafter input").fill("pld")
-    page.keyboard.press("Enter")
     page.locator("#run").click()
     expect(page.locator("#stop")).to_be_enabled(timeout=SLOW_MS)
     wait_for_run(page)
@@ -223,7 +221,7 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     part(page, "last").click()
     written = part(page, "text").inner_text()
     assert int(part(page, "count-tokens").inner_text()) <= 24
-    assert "drafter=pld" in page.url and "step=" in page.url
+    assert "drafter=esp" in page.url and "step=" in page.url
     link = page.url
 
     page.locator("#check").click()

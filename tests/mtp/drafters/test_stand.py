@@ -75,9 +75,9 @@ def test_the_tree_holds_the_likeliest_paths(most_nodes: int) -> None:
 
 
 def test_the_verifiers_probabilities_count_where_they_are_known() -> None:
-    drafter = AdaptiveNgrams(budget=4)
+    drafter = AdaptiveNgrams(budget=2)
     draft = drafter.propose(context([1, 2, 1]))
-    assert draft.tree.token_ids[0] == 2
+    assert draft.tree.token_ids == (2,)
     logits = torch.full((1 + len(draft.tree), 6), -20.0)
     logits[0, 2], logits[0, 5] = math.log(0.4), math.log(0.6)
     logits[1, 3] = 0.0  # behind the node that stands
@@ -86,6 +86,18 @@ def test_the_verifiers_probabilities_count_where_they_are_known() -> None:
     assert following[2] == pytest.approx(1.4 / 2.5, abs=1e-3)  # once in the prompt, 0.4 here
     assert following[5] == pytest.approx(0.6 / 2.5, abs=1e-3)
     assert drafter.counts.after([1, 2, 1, 2])[0][0] == 3
+
+
+def test_what_was_said_after_a_fallen_node_is_learnt_too() -> None:
+    drafter = AdaptiveNgrams(budget=2)
+    draft = drafter.propose(context([1, 2, 1]))
+    logits = torch.full((2, 6), -20.0)
+    logits[0, 5] = logits[1, 4] = 0.0  # 5 comes; had it been 2, then 4
+    drafter.observe(Outcome(draft, (), (5,), logits, {}), None)
+    assert drafter.counts.matched([2, 1, 2]) == 2  # not the longer run, which will not come again
+    following = dict(drafter.counts.after([1, 2]))
+    assert following[1] == pytest.approx(1 / 2.5, abs=1e-3)  # once in the prompt
+    assert following[4] == pytest.approx(1 / 2.5, abs=1e-3)
 
 
 def test_says_why_it_drafts_nothing() -> None:
