@@ -454,11 +454,16 @@ def test_a_greedy_step_records_the_gap_of_its_logits(
     with torch.inference_mode():
         logits = tiny("llama")(input_ids=torch.tensor([decoding.token_ids])).logits[0]
     for step in decoding.steps:
-        first, second = logits[step.context_length - 1].topk(2).values.tolist()
+        row = logits[step.context_length - 1]
+        first, second = row.topk(2).values.tolist()
         (token,) = step.committed
         assert token.margin == pytest.approx(first - second, rel=1e-5)
         assert token.interval == (0.0, 1.0)
-        assert [candidate.p for candidate in step.candidates["-1"]] == [1.0]
+        # Greedy leaves one token; what it was chosen from is told at temperature 1.
+        best = row.softmax(-1).topk(5)
+        assert [one.id for one in step.candidates["-1"]] == best.indices.tolist()
+        shown = [one.p for one in step.candidates["-1"]]
+        assert shown == pytest.approx(best.values.tolist(), rel=1e-4)
 
 
 def test_a_token_of_no_probability_has_no_log(
