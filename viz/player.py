@@ -15,7 +15,7 @@ from viz.figures import by_depth, draft_tree, timeline
 from viz.runs import LiveRun, Store
 from viz.texts import table, text
 
-CHUNK = 40  # steps a request: the first tree is drawn before the rest has come
+FIRST_CHUNK, CHUNK = 40, 400  # steps a request: the first tree is drawn before the rest has come
 LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 
 _RUN = TypeAdapter(Run)
@@ -59,7 +59,7 @@ def _steps_of(store: Store) -> Any:
         live = store.get(run_id)
         if live is None or not isinstance(have, int) or have < 0:
             return {"error": text("error.gone")}
-        steps = live.steps[have : have + CHUNK]
+        steps = live.steps[have : have + (CHUNK if have else FIRST_CHUNK)]
         last = have + len(steps) >= len(live.steps)
         return {
             "state": live.state,

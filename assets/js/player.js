@@ -53,6 +53,8 @@ function take(part) {
   find("title").textContent = part.label;
   find("scrub").max = Math.max(0, run.steps.length - 1);
   if (run.steps.length === 0) return;
+  // A long run is drawn when its first steps are here and when all are, not in between.
+  if (!first && run.steps.length < part.total && part.state !== "live") return;
   for (const name of ["tree-empty", "counters-empty"]) if (find(name)) find(name).hidden = true;
   find("controls").disabled = false;
   if (first && wanted.step !== null) {
