@@ -14,6 +14,13 @@ from playwright.sync_api import Browser, Page, expect
 pytestmark = pytest.mark.browser
 PROMPT = "Say these words again, in order: red fox, blue whale, red fox, blue whale."
 LIVE = {"prompt": PROMPT, "new": "24", "drafter": "pld", "seed": "3", "temperature": "0"}
+LONG = {  # writes for long enough to be looked at on the way
+    "prompt": "Write a very long story about a lighthouse keeper, the sea and the town.",
+    "new": "2000",
+    "drafter": "ar",
+    "seed": "3",
+    "temperature": "0.7",
+}
 SLOW_MS = 300_000  # a live run may fetch and load the model first
 
 
@@ -240,7 +247,7 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
 
 @pytest.mark.smollm2
 def test_stop_ends_within_a_step_and_keeps_what_was_decoded(visit) -> None:
-    page = visit.open("?" + urlencode({**LIVE, "new": "2000", "drafter": "ar"}))
+    page = visit.open("?" + urlencode(LONG))
     page.wait_for_function(
         """() => document.querySelector('#decode-player [data-part="label"]').textContent
         === 'decoding now'""",
@@ -257,7 +264,7 @@ def test_two_browsers_keep_their_own_runs_and_a_closed_tab_frees_the_model(
     visit, browser: Browser
 ) -> None:
     first = browser.new_page()
-    first.goto(visit.address + "/?" + urlencode({**LIVE, "new": "2000", "drafter": "ar"}))
+    first.goto(visit.address + "/?" + urlencode(LONG))
     first.wait_for_function(
         """() => document.querySelector('#decode-player [data-part="label"]')?.textContent
         === 'decoding now'""",
