@@ -65,13 +65,13 @@ class Actions:
         live = LiveRun(label or text("run.label", drafter=settings.drafter, seed=settings.seed))
         key = self.store.add(live)
         job = decode_into(live, self.desk, owner, model, dtype, settings)
-        seen = -1
+        seen = 0  # a run takes the player's place with its first step, not before
         async for words in watch(self.desk, job):
             player: Any = _KEEP
-            if live.run is not None and len(live.steps) != seen:
+            if len(live.steps) != seen:
                 seen = len(live.steps)
                 player = {"run": key, "tick": seen, **(place or {})}
-            yield [words, player, *_busy(True), key]
+            yield [words, player, *_busy(True), key if seen else _KEEP]
         failure = job.failure()
         if failure is not None and live.steps:
             live.state = "stopped"
@@ -83,7 +83,7 @@ class Actions:
         if failure is not None:
             return shell.status(failure, "failed")
         tokens = sum(len(step.committed) for step in live.steps)
-        if live.trace is None:
+        if not live.steps:
             words = text("status.stopped.early")
         elif live.state == "stopped":
             words = text("status.stopped", tokens=tokens)
