@@ -48,7 +48,6 @@ def player(
         timeline_template=panel.plain_figure(timeline.template(table())),
         owns_address=owns_address,
         controls=controls,
-        can_follow=owns_address,
     )
 
 

@@ -2,24 +2,30 @@
 
 const MOMENTS = ["drafted", "verified", "committed"];
 const PAUSE = { drafted: 900, verified: 900, committed: 600 }; // ms shown while playing
-const run = { id: null, info: null, steps: [], state: "empty", label: "", link: {}, summary: null };
+const run = { id: null, info: null, steps: [], state: "empty", label: "", link: {} };
 const at = { step: 0, moment: 2, node: null, following: true, playing: null };
 let pulling = null;
 
 function reset(id) {
   pause();
-  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, summary: null, wasLive: false, touched: false });
+  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, wasLive: false, touched: false });
   Object.assign(at, { step: 0, moment: 2, node: null, following: true });
   clearText();
   element.classList.add("ds-loading");
 }
 
-// Brings the steps the server has and this page lacks; calls that come meanwhile join in.
+// Brings the steps the server has and this page lacks. A call that comes while an answer is under
+// way asks once more after it: that answer may be older than what the call is about.
 async function pull(id) {
-  if (pulling === id) return;
-  pulling = id;
+  if (pulling?.id === id) {
+    pulling.again = true;
+    return;
+  }
+  const mine = { id, again: false };
+  pulling = mine;
   try {
     for (;;) {
+      mine.again = false;
       const [part] = await Promise.all([server.player_steps([id, run.steps.length]), plotlyThere]);
       if (run.id !== id) return;
       if (part.error) {
@@ -28,10 +34,10 @@ async function pull(id) {
         return;
       }
       take(part);
-      if (run.steps.length >= part.total) return;
+      if (run.steps.length >= part.total && !mine.again) return;
     }
   } finally {
-    if (pulling === id) pulling = null;
+    if (pulling === mine) pulling = null;
     element.classList.remove("ds-loading");
   }
 }
@@ -47,7 +53,6 @@ function take(part) {
     addChips(step, run.steps.length);
     run.steps.push(step);
   }
-  if (part.summary) run.summary = part.summary;
   find("label").textContent = TEXTS[`player.${part.state}`] ?? "";
   find("label").className = `ds-label ds-label-${part.state}`;
   find("title").textContent = part.label;
@@ -55,7 +60,6 @@ function take(part) {
   if (run.steps.length === 0) return;
   // A long run is drawn when its first steps are here and when all are, not in between.
   if (!first && run.steps.length < part.total && part.state !== "live") return;
-  for (const name of ["tree-empty", "counters-empty"]) if (find(name)) find(name).hidden = true;
   find("controls").disabled = false;
   if (first && wanted.step !== null) {
     at.following = false;

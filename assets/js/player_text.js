@@ -1,13 +1,12 @@
 // The text of a run as chips: accepted or the verifier's own, with a bar where a step begins.
 
-const text = { shown: 0, chips: [], decoder: null };
+const text = { chips: [], decoder: null };
 
 function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
 }
 
 function clearText() {
-  text.shown = 0;
   text.chips = [];
   text.decoder = new TextDecoder("utf-8");
   find("text").replaceChildren();
