@@ -10,7 +10,7 @@ from mtp.models.backbone import Backbone
 from mtp.models.verifier import Verifier
 from mtp.records.equality import NEAR_EDGE, NEAR_GAP, Comparison, Parting
 from mtp.records.settings import Settings
-from mtp.records.trace import Committed, Step, TokenText, summarise
+from mtp.records.trace import Committed, Step, TokenText
 from mtp.run import start
 
 FLOAT64_LIMIT = 400_000_000  # parameters; above, a float64 copy (8 bytes each) is too large
@@ -27,8 +27,6 @@ def compare(drafted: list[Step], plainly: list[Step], dtype: str, greedy: bool) 
         dtype=dtype,
         tokens=min(len(first), len(second)),
         parting=_parting(first, second, greedy),
-        seconds_drafted=summarise(tuple(drafted), 0.0, 0, 0, 0.0).seconds,
-        seconds_plain=summarise(tuple(plainly), 0.0, 0, 0, 0.0).seconds,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +12,7 @@ from mtp.records.trace import Run, Step, count_by_depth, step_to_plain
 from viz import panel
 from viz.figures import by_depth, draft_tree, timeline
 from viz.runs import LiveRun, Store
-from viz.texts import table, text
+from viz.texts import part, table, text
 
 FIRST_CHUNK, CHUNK = 40, 400  # steps a request: the first tree is drawn before the rest has come
 LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
@@ -43,7 +42,7 @@ def player(
         server_functions=[_steps_of(store), _trace_of(store)],
         apply_default_css=False,
         elem_id=elem_id,
-        texts=_player_texts(),
+        texts=part("player.", "count.", "node.", "table.", "timeline.", "depth."),
         tree_template=panel.plain_figure(draft_tree.template()),
         timeline_template=panel.plain_figure(timeline.template(table())),
         owns_address=owns_address,
@@ -124,9 +123,3 @@ def query_of(run: Run) -> dict[str, str]:
         **{f"{run.drafter}.{name}": str(value) for name, value in run.drafter_options.items()},
         "prompt": run.prompt,
     }
-
-
-@cache
-def _player_texts() -> dict[str, str]:
-    wanted = ("player.", "count.", "node.", "table.", "timeline.", "depth.")
-    return {key: words for key, words in table().items() if key.startswith(wanted)}

@@ -18,9 +18,9 @@ def names() -> list[str]:
     return sorted((path.stem for path in TRACES.glob("*.json")), key=lambda n: (n != FIRST, n))
 
 
-def choices() -> list[tuple[str, str]]:
-    """(label, name) of the recorded runs."""
-    return [(label_of(read(name)), name) for name in names()]
+def choices(store: Store) -> list[tuple[str, str]]:
+    """(label, name) of the recorded runs, which are read into the store."""
+    return [(keep(name, store)[1].label, name) for name in names()]
 
 
 def read(name: str) -> Trace:

@@ -20,6 +20,11 @@ def table(language: str = DEFAULT) -> dict[str, str]:
     return dict(known)
 
 
+def part(*beginnings: str) -> dict[str, str]:
+    """The texts whose keys begin so: what a script of the page is given."""
+    return {key: words for key, words in table().items() if key.startswith(beginnings)}
+
+
 def text(key: str, **values: object) -> str:
     """One text, with its {places} filled."""
     sentence = table()[key]

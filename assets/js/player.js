@@ -112,7 +112,7 @@ function show() {
 
 function caption(step, moment) {
   const drafted = step.tree.token_ids.length;
-  const accepted = step.committed.filter((token) => token.source === "draft").length;
+  const accepted = countAccepted(step);
   const number = at.step + 1;
   if (moment === "drafted") {
     return drafted
@@ -135,7 +135,7 @@ function drawCounters() {
   let tokens = 0, accepted = 0, drafted = 0, seconds = 0;
   for (const step of run.steps.slice(0, end)) {
     tokens += step.committed.length;
-    accepted += step.committed.filter((token) => token.source === "draft").length;
+    accepted += countAccepted(step);
     drafted += step.tree.token_ids.length;
     seconds += step.seconds.draft + step.seconds.verify + step.seconds.commit;
   }

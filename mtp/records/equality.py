@@ -31,8 +31,6 @@ class Comparison:
     dtype: str
     tokens: int
     parting: Parting | None
-    seconds_drafted: float
-    seconds_plain: float
 
     @property
     def equal(self) -> bool:

@@ -16,7 +16,7 @@ from viz.drafter_choice import UNIONS
 from viz.figures import race as figures
 from viz.pages.common import owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
-from viz.texts import table, text
+from viz.texts import part, table, text
 
 OUTSIDE = ("hf", "hf-pld")  # transformers' own generate, plain and with prompt lookup
 DEFAULT = ["hf", "ar", "pld"]
@@ -25,7 +25,6 @@ EVEN = 0.02  # a ratio this near 1 is called even
 
 def race_view(races: Kept[Race]) -> gr.HTML:
     """A component that replays the race named in its value, {"race"}."""
-    words = ("race.", "player.", "count.", "table.")
     return gr.HTML(
         value=None,
         html_template=panel.markup("race"),
@@ -33,7 +32,7 @@ def race_view(races: Kept[Race]) -> gr.HTML:
         server_functions=[_race_of(races)],
         apply_default_css=False,
         elem_id="race-view",
-        texts={key: value for key, value in table().items() if key.startswith(words)},
+        texts=part("race.", "player.", "count.", "table."),
         controls="race-controls",
     )
 
