@@ -16,6 +16,7 @@ DEFAULT_MODEL = "smollm2"
 _TRAINING = {
     "corpus": ("sample completions from a model", "mtp.train.corpus"),
     "byte-lm": ("train the byte-level model", "mtp.train.byte_lm"),
+    "circuits": ("train circuit heads on a frozen model", "mtp.train.circuits"),
 }
 _FAULT = 2  # exit status for anything the person can put right
 

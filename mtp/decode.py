@@ -106,7 +106,7 @@ class Decoding:
             yield step
 
     def _prefill(self) -> dict[int, Tensor]:
-        """Runs all of the prompt but its last token; returns the last row's hidden states."""
+        """Runs all of the prompt but its last token; returns the rows' hidden states."""
         begin = time.perf_counter()
         forwards, rows = self.backbone.forwards, self.backbone.rows
         hidden = self.backbone.prefill(
@@ -134,8 +134,8 @@ class Decoding:
         decisions = self._until_end(verdict.decisions)
         root = self.token_ids[-1]
         self.token_ids += [decision.token for decision in decisions]
-        self._cache.keep([0, *(node + 1 for node in verdict.accepted)])
-        deepest = verdict.accepted[-1] if verdict.accepted else ROOT
+        kept = [0, *(node + 1 for node in verdict.accepted)]
+        self._cache.keep(kept)
         self._tell(draft, verdict, decisions, rows)
         self._settle(decisions)
         step = self._record(draft, verdict, decisions, final, root, position)
@@ -146,7 +146,7 @@ class Decoding:
             forwards=self.backbone.forwards - forwards,
             seconds=records.Seconds(drafted - begin, verified - drafted, done - verified),
         )
-        return step, {layer: states[deepest + 1] for layer, states in rows.hidden.items()}
+        return step, {layer: states[kept] for layer, states in rows.hidden.items()}
 
     def _context(self, hidden: dict[int, Tensor]) -> Context:
         left = self.request.max_new_tokens - len(self.output_ids)
@@ -221,7 +221,7 @@ class Decoding:
             visited = visited[: len(decisions)]
         status = _statuses(tree.parents, standing, set(visited))
         spots = range(max(tree.depths, default=-1) + 2)  # drafted ones, and the verifier's behind
-        insight = draft.insight
+        insight = draft.insight() if callable(draft.insight) else draft.insight
         if draft.why_empty is not None and not len(tree):
             insight = {"kind": "empty", "why": draft.why_empty, **(insight or {})}
         return records.Step(

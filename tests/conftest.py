@@ -89,6 +89,7 @@ TINY: dict[str, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         LlamaConfig,
         {**_GROUPED, "vocab_size": 4, "hidden_size": 16, "num_hidden_layers": 1},
     ),
+    "llama-four-deep": (LlamaConfig, {**_GROUPED, "vocab_size": 4, "hidden_size": 16}),
     # Architectures that cannot.
     "bloom": (BloomConfig, {"vocab_size": 40, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
     "mpt": (MptConfig, {"vocab_size": 40, "d_model": 32, "n_layers": 4, "n_heads": 4}),

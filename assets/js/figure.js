@@ -27,7 +27,8 @@ function buildFigure(name, words, redraw) {
 
 function toggleTable(name, redraw) {
   const panel = find(`${name}-table`);
-  const showing = panel.hidden && Boolean(drawn[name]);
+  if (panel.hidden && nothingYet(name, "data")) return;
+  const showing = panel.hidden;
   panel.hidden = !showing;
   find(`${name}-frame`).hidden = showing;
   find(`${name}-data`).textContent = TEXTS[showing ? "player.picture" : "player.data"];
@@ -36,9 +37,19 @@ function toggleTable(name, redraw) {
   else redraw();
 }
 
+// A button of a figure that is not drawn yet says so.
+function nothingYet(name, kind) {
+  if (drawn[name]) return false;
+  const button = find(`${name}-${kind}`);
+  showTip(button, TEXTS["player.nothing_yet"]);
+  button.addEventListener("pointerleave", hideTip, { once: true });
+  button.addEventListener("blur", hideTip, { once: true });
+  return true;
+}
+
 function savePicture(name) {
+  if (nothingYet(name, "png")) return;
   const figure = drawn[name];
-  if (!figure) return;
   const font = { ...figure.layout.font, color: cssValue("--ds-ink") };
   const layout = { ...figure.layout, paper_bgcolor: cssValue("--ds-paper"), font };
   const { width, height } = layout;
@@ -46,5 +57,5 @@ function savePicture(name) {
 }
 
 function saveFigure(name) {
-  if (drawn[name]) download(`draftscope-${name}.json`, JSON.stringify(drawn[name]), "application/json");
+  if (!nothingYet(name, "json")) download(`draftscope-${name}.json`, JSON.stringify(drawn[name]), "application/json");
 }

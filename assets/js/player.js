@@ -92,7 +92,7 @@ function goTo(step, moment) {
   at.following = at.step === run.steps.length - 1 && moment === 2;
   run.touched = true;
   show();
-  moveMarker();
+  moveMarkerSoon();
 }
 
 function show() {
@@ -261,6 +261,7 @@ find("last").addEventListener("click", () => goTo(run.steps.length - 1, 2));
 find("play").addEventListener("click", () => (at.playing ? pause() : play()));
 find("fullscreen").addEventListener("click", fullscreen);
 find("scrub").addEventListener("input", (event) => goTo(Number(event.target.value), 2));
+find("tree-frame").addEventListener("keydown", onTreeKey);
 find("spaces").addEventListener("change", remarkSpaces);
 find("save").addEventListener("click", save);
 find("link").addEventListener("click", copyLink);

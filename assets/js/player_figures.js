@@ -18,6 +18,7 @@ function drawTree(step, moment) {
     height,
     xaxis: { ...template.layout.xaxis, range: [0, Math.max(arrays.width, width)] },
     yaxis: { ...template.layout.yaxis, range: [-height + slack, slack] },
+    shapes: ring(data),
   };
   drawn.tree = { data, layout };
   Plotly.react(area, data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => chooseNode(event.points[0].customdata)));
@@ -25,6 +26,30 @@ function drawTree(step, moment) {
   if (moment === "drafted") frame.scrollLeft = 0;
   else if (width > frame.clientWidth) frame.scrollLeft = (deepestAccepted(step) < 0 ? 0 : arrays.moments.verified.at(-1).x.at(-1) * SQUEEZE) - frame.clientWidth / 2;
   if (!find("tree-table").hidden) find("tree-table").replaceChildren(treeTable(step));
+}
+
+// Around the node that was chosen.
+const RING = 11; // px
+function ring(data) {
+  for (const trace of at.node === null ? [] : data) {
+    const place = trace.customdata?.indexOf(at.node) ?? -1;
+    if (place < 0) continue;
+    const [x, y] = [trace.x[place], trace.y[place]];
+    const line = { color: cssValue("--ds-ink") || "#888", width: 1.5 };
+    return [{ type: "circle", xsizemode: "pixel", ysizemode: "pixel", xanchor: x, yanchor: y, x0: -RING, x1: RING, y0: -RING, y1: RING, line }];
+  }
+  return [];
+}
+
+// With the tree in focus, up and down go through its nodes: the root, the drafted, the verifier's.
+function onTreeKey(event) {
+  const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+  if (!by || !run.steps.length) return;
+  const own = at.moment > 0 && run.steps[at.step].committed.at(-1)?.source === "verifier";
+  const nodes = [-1, ...run.steps[at.step].tree.token_ids.keys(), ...(own ? [-2] : [])];
+  const place = nodes.indexOf(at.node) + by;
+  event.preventDefault();
+  chooseNode(nodes[Math.max(0, Math.min(nodes.length - 1, place))]);
 }
 
 function bindOnce(area, event, handler) {
@@ -87,8 +112,16 @@ function marker() {
   return { type: "rect", x0: at.step + 0.5, x1: at.step + 1.5, y0: 0, y1: 1, yref: "paper", line, fillcolor: "rgba(138,143,152,0.18)", layer: "below" };
 }
 
+// The step's picture comes first; of quick moves just the last is marked.
+let moving = false;
+function moveMarkerSoon() {
+  if (moving) return;
+  moving = true;
+  requestAnimationFrame(() => setTimeout(() => { moving = false; moveMarker(); }));
+}
+
 function moveMarker() {
-  if (drawn.timeline) Plotly.relayout(figureArea("timeline"), { shapes: [marker()] });
+  if (drawn.timeline && run.steps.length) Plotly.relayout(figureArea("timeline"), { shapes: [marker()] });
 }
 
 function timelineTable() {

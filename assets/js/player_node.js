@@ -3,6 +3,7 @@
 function chooseNode(node) {
   at.node = node;
   drawNode();
+  Plotly.relayout(figureArea("tree"), { shapes: ring(drawn.tree.data) });
 }
 
 // Shows the token that was clicked; without a click, the one that tells most about the step.

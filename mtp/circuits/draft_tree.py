@@ -46,13 +46,20 @@ class _Fork:
 
 
 def best_prefixes(
-    circuit: WindowCircuit, prefix: Prefix, budget: int, shape: Shape | None = None
+    circuit: WindowCircuit,
+    prefix: Prefix,
+    budget: int,
+    shape: Shape | None = None,
+    most: int | None = None,
 ) -> BestPrefixes:
     """The `budget` most probable continuations of `prefix` as a tree (fewer if there are fewer).
 
-    `shape` is applied to every conditional first, as in `drafting.draw`. Costs one conditional per
-    node. Tokens of probability zero are left out.
+    `shape` is applied to every conditional first, as in `drafting.draw`. Continuations are at most
+    `most` tokens long, or as long as the window. Costs one conditional per node. Tokens of
+    probability zero are left out.
     """
+    window = circuit.structure.window
+    end = window if most is None else min(window, prefix.position + most)
     tokens: list[int] = []
     parents: list[int] = []
     log_q: list[float] = []
@@ -67,7 +74,7 @@ def best_prefixes(
 
     def fork(at: Prefix, node: int, log_path: float) -> None:
         left = budget - len(tokens)
-        if left > 0 and at.position < circuit.structure.window:
+        if left > 0 and at.position < end:
             q = conditional(circuit, at)
             ranked, logs = _ranked(q if shape is None else shape(q), left)
             forks.append(_Fork(at, node, log_path, ranked, logs))

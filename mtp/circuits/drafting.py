@@ -109,6 +109,20 @@ def advance(circuit: WindowCircuit, prefix: Prefix, token: int) -> Prefix:
     return _read(circuit, prefix, token, q)
 
 
+def responsible(circuit: WindowCircuit, prefix: Prefix, token: int) -> tuple[int, float]:
+    """The component likeliest to have given `token` behind the prefix, and its share of q(token).
+
+    Raises InputError as `advance` does.
+    """
+    _refuse_full(circuit, prefix)
+    q = _probability(circuit, prefix, token)
+    if q <= 0.0:
+        raise InputError(f"Token {token} has probability zero at position {prefix.position}.")
+    shares = prefix.belief * circuit.inputs[prefix.position, :, token] / q
+    state = int(shares.argmax())
+    return state, float(shares[state])
+
+
 @dataclass(frozen=True)
 class Drafted:
     """A drafted continuation, one entry per drawn position.

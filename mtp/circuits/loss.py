@@ -73,7 +73,23 @@ def window_loss(
     """
     targets = window_targets(tokens, hidden.shape[1], head.config.window, documents).flatten(0, 1)
     reaching = targets[:, 0] != UNKNOWN
-    states, targets = hidden.flatten(0, 1)[reaching], targets[reaching]
+    return loss_of_windows(
+        head, hidden.flatten(0, 1)[reaching], targets[reaching], discount, chunk_numbers
+    )
+
+
+def loss_of_windows(
+    head: CircuitHead,
+    states: Tensor,
+    targets: Tensor,
+    discount: float = DISCOUNT,
+    chunk_numbers: int = CHUNK_NUMBERS,
+) -> WindowLoss:
+    """The loss over chosen windows: hidden states (N, D), targets (N, n) as `window_targets` gives
+    them, the first of each known. Gradients reach the head and `states`.
+
+    Raises InputError when there are none.
+    """
     counts = (targets != UNKNOWN).sum(0)
     if not len(targets):
         raise InputError("No window has a token to predict: the documents are too short.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,9 +18,10 @@ class Context:
     """What a drafter may look at before a forward.
 
     `token_ids` is prompt + output; its last token is the root, at position len − 1. `hidden`
-    holds, for the layers the drafter asked for, the states (D,) of the row that picked the root:
-    the token before it. `most_depth` is how many tokens below the root can still count, and
-    `room` how many positions are left behind the root.
+    holds, for the layers the drafter asked for, the states (R, D) of the rows that the cache keeps
+    since the last draft, in the text's order: at first the prompt's. The last one picked the root:
+    it is that of the token before. A prompt of one token has none. `most_depth` is how many tokens
+    below the root can still count, and `room` how many positions are left behind the root.
     """
 
     token_ids: Sequence[int]
@@ -40,13 +41,16 @@ class Context:
 
 @dataclass(frozen=True)
 class Draft:
-    """A proposal: a tree, the probes that ride along, what to show of it, and if empty, why."""
+    """A proposal: a tree, the probes that ride along, what to show of it, and if empty, why.
+
+    What to show may be a function; it is called when the step is recorded, not while drafting.
+    """
 
     tree: DraftTree = field(default_factory=DraftTree)
     probes: Probes | None = None
     budget_rows: int = 1
     expected: float | None = None
-    insight: dict[str, Any] | None = None
+    insight: dict[str, Any] | Callable[[], dict[str, Any]] | None = None
     why_empty: str | None = None
 
 

@@ -3,21 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from mtp.circuits.head_files import load_config
+from mtp.circuits.shelf import choose, heads_for, load
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Drafter
 from mtp.drafters.draft_model import DraftModel, load_draft_model
 from mtp.drafters.esp import EmbeddingProbing
 from mtp.drafters.lookahead import Lookahead
-from mtp.drafters.options import by_members, settle_options
+from mtp.drafters.mtpc import CircuitDrafter
+from mtp.drafters.options import CIRCUITS, LONGEST, by_members, settle_options
 from mtp.drafters.pld import PromptLookup
 from mtp.drafters.rows import most_nodes, probe_rows
 from mtp.drafters.stand import AdaptiveNgrams
 from mtp.drafters.union import Union
+from mtp.errors import InputError
 from mtp.models.verifier import Verifier
 
 Maker = Callable[[Verifier, dict[str, Any]], Drafter]
+
+
+def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitDrafter:
+    """A circuit's drafter with the shipped head, or one in a folder of the person's own."""
+    circuit = name.removeprefix("mtpc-")
+    if options["head"]:
+        folder = Path(options["head"]).expanduser()
+        trained = load_config(folder).circuit
+        if trained != circuit:
+            raise InputError(f"The head in {folder} is a {trained} circuit; use mtpc-{trained}.")
+    else:
+        window = None if options["window"] == LONGEST else int(options["window"])
+        heads = heads_for(verifier.weights_sha256)
+        folder = choose(heads, circuit, window, int(options["lora"]), verifier.name).folder
+    loaded = load(folder, verifier)
+    return CircuitDrafter(
+        verifier.backbone, loaded.head, loaded.adapter, options["tree"], options["budget"]
+    )
+
 
 MAKERS: dict[str, Maker] = {
     "ar": lambda verifier, options: Autoregressive(),
@@ -30,6 +55,7 @@ MAKERS: dict[str, Maker] = {
         options["length"],
     ),
     "esp": lambda verifier, options: EmbeddingProbing(verifier.backbone, **options),
+    **{name: partial(_circuit, name) for name in CIRCUITS},
 }
 
 
@@ -57,6 +83,8 @@ def _share(member: str, options: Mapping[str, Any], nodes: int) -> dict[str, int
         return {"budget": nodes}
     if member in ("stand", "esp"):
         return {"budget": 1 + nodes + probe_rows(member, options, nodes)}
+    if member in CIRCUITS:
+        return {"budget": 1 + nodes}
     if member == "draft-model":
         return {"length": min(int(options["length"]), nodes)}
     return {}

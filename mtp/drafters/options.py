@@ -12,8 +12,11 @@ from mtp.errors import InputError
 UNION = "+"
 """Joins the names of a union's members, such as esp+pld."""
 MOST_MEMBERS = 4
-SAMPLED = frozenset({"draft-model"})
+CIRCUITS = ("mtpc-ff", "mtpc-cp", "mtpc-hmm", "mtpc-btree")
+SAMPLED = frozenset({"draft-model", *CIRCUITS})
 """Drafters whose nodes are draws from a q of theirs; a union can have one of them."""
+CHAIN, BEST = "chain", "best"
+LONGEST = "longest"
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,33 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
         Option("tree", DYNAMIC, "dynamic, or children per depth such as 15,4", kind="text"),
     ),
 }
+
+_CIRCUIT = (
+    Option(
+        "window",
+        LONGEST,
+        "tokens the circuit covers, the root included",
+        choices=(LONGEST, "4", "8", "16", "32"),
+        kind="choice",
+    ),
+    Option(
+        "tree",
+        CHAIN,
+        "a drawn window, or the circuit's most probable prefixes",
+        choices=(CHAIN, BEST),
+        kind="choice",
+    ),
+    Option("budget", 16, "rows of a block when the tree is best", low=2, high=256),
+    Option(
+        "lora",
+        "0",
+        "K, last layers adapted for drafting",
+        choices=("0", "1", "2", "4"),
+        kind="choice",
+    ),
+    Option("head", "", "folder of another trained head", kind="text"),
+)
+OPTIONS |= dict.fromkeys(CIRCUITS, _CIRCUIT)
 
 UNION_BUDGET = Option("budget", 60, "rows of a block, shared by all, at most", low=4, high=256)
 

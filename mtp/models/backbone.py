@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from mtp.errors import InputError, ModelError
 from mtp.models.cache import PathCache
+from mtp.models.top import Gate, check_top, run_top
 from mtp.records.trace import Kind
 from mtp.tree import DraftTree, Probes, Templates, chain
 
@@ -88,6 +89,13 @@ class Backbone:
         assert isinstance(weight, Tensor)
         return weight
 
+    @property
+    def unembedding(self) -> Tensor:
+        """The matrix (V, D) that turns final hidden states into logits."""
+        weight = self.model.get_output_embeddings().weight
+        assert isinstance(weight, Tensor)
+        return weight
+
     def embed(self, token_ids: Sequence[int]) -> Tensor:
         """Token embeddings (T, D) as the model's first layer meets them."""
         ids = torch.tensor(list(token_ids), dtype=torch.long, device=self.device)
@@ -101,11 +109,12 @@ class Backbone:
         hidden_layers: tuple[int, ...] = (),
         stop: Callable[[], bool] = lambda: False,
     ) -> Mapping[int, Tensor]:
-        """Runs a plain sequence into the cache; returns the last row's hidden states by layer (D,).
+        """Runs a plain sequence into the cache; returns the hidden states by layer asked for
+        (T, D); none for an empty sequence.
 
         Returns early, with what it has, once `stop()` is true.
         """
-        last: Mapping[int, Tensor] = {}
+        found: dict[int, list[Tensor]] = {}
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             if stop():
                 break
@@ -113,12 +122,31 @@ class Backbone:
             line = chain(chunk[1:], "prompt")
             rows = self._run(Block(chunk[0], line, None, hidden_layers), cache, last_logits=1)
             cache.keep(range(len(chunk)))
-            last = {layer: states[-1] for layer, states in rows.hidden.items()}
-        return last
+            for layer, states in rows.hidden.items():
+                found.setdefault(layer, []).append(states)
+        return {layer: torch.cat(parts) for layer, parts in found.items()}
 
     def forward(self, block: Block, cache: PathCache) -> Rows:
         """Runs the block behind the cached prefix; `cache.keep` then settles which rows stay."""
         return self._run(block, cache, last_logits=0)
+
+    def top(
+        self,
+        states: Tensor,
+        layers: int,
+        adapter: Gate | None = None,
+        cache: PathCache | None = None,
+    ) -> Tensor:
+        """Runs the last `layers` layers and the final norm on hidden states (B, T, D) that entered
+        them, a plain sequence behind the cached rows; returns (B, T, D).
+
+        `hidden_layers` counts so that states L − K enter the last K of L layers. The rows stay in
+        the cache until its `keep`. Gradients flow. Raises ModelError as `check_top` does.
+        """
+        check_top(self.model, layers)
+        behind = cache.length if cache is not None else 0
+        given = {} if cache is None else {self._cache_name: cache}
+        return run_top(self.model, states, layers, adapter, behind, given)
 
     def _run(self, block: Block, cache: PathCache, last_logits: int) -> Rows:
         tree, probes = block.tree, block.probes

@@ -9,12 +9,9 @@ from numpy.typing import NDArray
 
 from mtp.errors import InputError
 from mtp.train.byte_tokenizer import ASSISTANT_ID, END_ID, USER_ID
-from mtp.train.completions import Record, read_completions, read_header
+from mtp.train.completions import how_ended, read_completions, split
 
-HELD_OUT = 0.02  # share of each file, its last lines
 IGNORED = -100  # label of a token that is not learnt, as in torch's cross_entropy
-# The end token of SmolLM2, for files made before headers recorded how a completion ended.
-_OLD_END_ID = 2
 
 
 @dataclass(frozen=True)
@@ -54,12 +51,10 @@ def read_documents(paths: Sequence[Path]) -> tuple[Documents, Documents]:
     training: list[list[int]] = []
     held_out: list[list[int]] = []
     for path in paths:
-        limit = _token_limit(path)
-        records = list(read_completions(path))
-        kept = len(records) - max(1, round(HELD_OUT * len(records)))
-        encoded = [encode(r.prompt, r.text, _ended(r, limit)) for r in records]
-        training += encoded[:kept]
-        held_out += encoded[kept:]
+        ended = how_ended(path)
+        kept, last = split(list(read_completions(path)))
+        training += [encode(r.prompt, r.text, ended(r)) for r in kept]
+        held_out += [encode(r.prompt, r.text, ended(r)) for r in last]
     return pack(training), pack(held_out)
 
 
@@ -86,15 +81,3 @@ def windows(
 def answer_start(document: NDArray[np.int16]) -> int:
     """Place of the first token of the answer, the one after the assistant mark."""
     return int(np.argmax(document == ASSISTANT_ID)) + 1
-
-
-def _token_limit(path: Path) -> int | None:
-    header = read_header(path)
-    return header["max_new_tokens"] if header else None
-
-
-def _ended(record: Record, limit: int | None) -> bool:
-    """Whether the teacher ended the answer; a completion of full length counts as cut off."""
-    if limit is None:
-        return bool(record.ids) and record.ids[-1] == _OLD_END_ID
-    return len(record.ids) < limit

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 import time
@@ -19,15 +18,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import LlamaForCausalLM
 
-from mtp.errors import InputError
 from mtp.train import byte_card
 from mtp.train.byte_data import IGNORED, Documents, read_documents, windows
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_recipe import Recipe, Shape, build_model, build_optimizers
+from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings
 
 CLIP = 1.0
 QUICK_BYTES = 20_000  # held-out text for the curve; the card takes all of it
-CHECKPOINT, CURVE, SETTINGS = "checkpoint.pt", "curve.jsonl", "settings.json"
 
 
 @dataclass
@@ -62,13 +60,13 @@ def train(
     Step s sees windows that depend on (seed, s) alone, so a run with a break equals one without.
     Raises InputError where the folder's run has another shape or recipe (the budget may change).
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    _require_same_run(folder, shape, recipe)
+    settings = dataclasses.asdict(shape) | dataclasses.asdict(recipe)
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(shape, recipe.seed)
     cast(nn.Module, model).to(device)
     optimizers = build_optimizers(model, recipe)
-    progress = _resume(folder, model, optimizers)
+    progress = _resume(run_folder, model, optimizers)
     quick = _first_bytes(held_out, QUICK_BYTES)
     before, started = progress.seconds, time.monotonic()
     saved, losses = started, []
@@ -91,9 +89,7 @@ def train(
                 "held_out_bits": bits.answers,
                 "held_out_entropy": bits.entropy,
             }
-            _save(folder, model, optimizers, progress)
-            with (folder / CURVE).open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            run_folder.save(_state(model, optimizers, progress), line)
             report(_sentence(line))
             saved, losses = time.monotonic(), []
     return model
@@ -139,36 +135,18 @@ def _sentence(line: dict[str, Any]) -> str:
     )
 
 
-def _require_same_run(folder: Path, shape: Shape, recipe: Recipe) -> None:
-    new = dataclasses.asdict(shape) | dataclasses.asdict(recipe)
-    path = folder / SETTINGS
-    if path.exists():
-        old = json.loads(path.read_text())
-        for name in new.keys() - {"minutes", "steps"}:
-            if old.get(name) != new[name]:
-                raise InputError(
-                    f"The run in {folder} has {name} {old.get(name)}, this one {new[name]}; "
-                    "take the same or another folder."
-                )
-    path.write_text(json.dumps(new, indent=1) + "\n")
-
-
-def _save(folder: Path, model: nn.Module, optimizers: list[Optimizer], progress: Progress) -> None:
-    """Replaces the checkpoint; an interruption leaves the old one or the new one whole."""
-    state = {
+def _state(model: nn.Module, optimizers: list[Optimizer], progress: Progress) -> dict[str, Any]:
+    return {
         "model": model.state_dict(),
         "optimizers": [optimizer.state_dict() for optimizer in optimizers],
         "progress": dataclasses.asdict(progress),
     }
-    torch.save(state, folder / f"{CHECKPOINT}.new")
-    (folder / f"{CHECKPOINT}.new").replace(folder / CHECKPOINT)
 
 
-def _resume(folder: Path, model: nn.Module, optimizers: list[Optimizer]) -> Progress:
-    path = folder / CHECKPOINT
-    if not path.exists():
+def _resume(folder: RunFolder, model: nn.Module, optimizers: list[Optimizer]) -> Progress:
+    state = folder.load()
+    if state is None:
         return Progress()
-    state = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])
     for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(old)
@@ -228,13 +206,11 @@ def export(
 
     Raises InputError where the run has no checkpoint yet.
     """
-    if not (run_folder / CHECKPOINT).exists():
-        raise InputError(f"There is no checkpoint in {run_folder}; train first.")
-    settings = json.loads((run_folder / SETTINGS).read_text())
+    state = load_checkpoint(run_folder)
+    settings = read_settings(run_folder)
     names = {field.name for field in dataclasses.fields(Shape)}
     shape = Shape(**{name: settings[name] for name in names})
     model = build_model(shape, settings["seed"])
-    state = torch.load(run_folder / CHECKPOINT, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])
     byte_card.write_model(out, model.eval(), shape.context)
     byte_card.write_card(
@@ -244,5 +220,5 @@ def export(
         held_out=held_out,
         settings=settings,
         progress=state["progress"],
-        curve=[json.loads(line) for line in (run_folder / CURVE).read_text().splitlines()],
+        curve=read_curve(run_folder),
     )

@@ -1,6 +1,5 @@
 """What the byte model is and how it is trained: shape, schedule, optimizers."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -8,12 +7,10 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from mtp.errors import InputError
 from mtp.train.byte_tokenizer import END_ID, PAD_ID, VOCABULARY
 from mtp.train.muon import Muon
+from mtp.train.schedule import Schedule
 
-WARM_UP_STEPS = 50  # Muon's momentum fills in 20; the first steps of AdamW are the wild ones
-CONSTANT_SHARE = 0.4  # of the budget, before the learning rate falls linearly to 0
 # Of the budget, trained on windows half as long and twice as many: attention is a third of a step
 # at 1,024 bytes, and what is far away is learnt last.
 SHORT_SHARE = 0.7
@@ -30,36 +27,16 @@ class Shape:
     context: int = 1024
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How it is trained. The budget is `minutes` of training or `steps`, whichever is less; the
-    learning rate is a function of the share of it that is used."""
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Schedule):
+    """How it is trained."""
+
+    WARM_UP_STEPS = 50  # Muon's momentum fills in 20; the first steps of AdamW are the wild ones
+    CONSTANT_SHARE = 0.4
 
     batch: int = 8
     learning_rate: float = 5e-3
     weight_decay: float = 0.05
-    seed: int = 0
-    minutes: float | None = None
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raises InputError without a budget or for numbers outside what is allowed."""
-        if self.minutes is None and self.steps is None:
-            raise InputError("Training needs a budget: a number of minutes, of steps, or both.")
-        for name, value in dataclasses.asdict(self).items():
-            if name != "seed" and value is not None and value <= 0:
-                raise InputError(f"The {name.replace('_', ' ')} is {value}; it must be above 0.")
-
-    def used(self, step: int, seconds: float) -> float:
-        """Share of the budget used, 0 to 1."""
-        by_steps = step / self.steps if self.steps else 0.0
-        by_time = seconds / (60 * self.minutes) if self.minutes else 0.0
-        return min(1.0, max(by_steps, by_time))
-
-    def rate(self, step: int, seconds: float) -> float:
-        """Learning rate: a warm-up, constant, then linear to 0."""
-        fall = (1 - self.used(step, seconds)) / (1 - CONSTANT_SHARE)
-        return self.learning_rate * min(1.0, fall, (step + 1) / WARM_UP_STEPS)
 
     def window(self, context: int, step: int, seconds: float) -> tuple[int, int]:
         """Windows of a step and their length: short ones first, then `batch` of `context`."""

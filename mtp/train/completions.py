@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -13,6 +13,9 @@ from mtp.errors import InputError
 
 KIND = "completions"
 VERSION = 1
+HELD_OUT = 0.02  # share of each file, its last lines
+# The end token of SmolLM2, for files made before headers recorded how a completion ended.
+_OLD_END_ID = 2
 # What a run may change without the file becoming another corpus.
 _FREE = ("software",)
 
@@ -87,6 +90,23 @@ def read_header(path: Path) -> dict[str, Any] | None:
             return None
         return entry if isinstance(entry, dict) and entry.get("kind") == KIND else None
     return None
+
+
+def split(records: list[Record]) -> tuple[list[Record], list[Record]]:
+    """A file's completions to train on, and its last ones, which are held out."""
+    kept = len(records) - max(1, round(HELD_OUT * len(records)))
+    return records[:kept], records[kept:]
+
+
+def how_ended(path: Path) -> Callable[[Record], bool]:
+    """Tells of the file's completions whether the teacher ended them; one of full length counts
+    as cut off.
+    """
+    header = read_header(path)
+    if header is None:
+        return lambda record: bool(record.ids) and record.ids[-1] == _OLD_END_ID
+    limit: int = header["max_new_tokens"]
+    return lambda record: len(record.ids) < limit
 
 
 def open_for_appending(path: Path, header: Header) -> set[int]:

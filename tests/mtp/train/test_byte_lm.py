@@ -12,10 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mtp.errors import InputError
 from mtp.train.byte_data import IGNORED, encode, pack, read_documents, windows
 from mtp.train.byte_eval import held_out_bits
-from mtp.train.byte_lm import CHECKPOINT, CURVE, export, train
+from mtp.train.byte_lm import export, train
 from mtp.train.byte_recipe import Recipe, Shape, build_model
 from mtp.train.byte_tokenizer import USER_ID
 from mtp.train.completions import Record
+from mtp.train.run_folder import CHECKPOINT, CURVE
 
 SHAPE = Shape(hidden=16, layers=1, heads=2, mlp=24, context=48)
 RECIPE = Recipe(batch=4, learning_rate=0.02, steps=8)

@@ -1,0 +1,149 @@
+"""Low-rank adapters that work on some rows of a forward only (LoRA, Hu et al. 2021, gated)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from mtp.errors import ModelError
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+PROJECTIONS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
+WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"  # PEFT's names
+_PREFIX = "base_model.model."
+
+
+class LowRankAdapter(nn.Module):
+    """y += (α / r) B A x for the linear maps named, in the layers given, on gated rows.
+
+    B starts at zero: at first the adapter changes nothing. Raises ModelError for a model whose
+    layers have no such maps.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layers: Sequence[int],
+        rank: int,
+        alpha: float,
+        targets: Sequence[str] = PROJECTIONS,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.layers = tuple(layers)
+        self.rank, self.alpha, self.targets = rank, alpha, tuple(targets)
+        self.names = [
+            name
+            for name, module in model.named_modules()
+            if isinstance(module, nn.Linear)
+            and name.rpartition(".")[2] in targets
+            and _layer_of(name) in self.layers
+        ]
+        if len(self.names) != len(self.layers) * len(self.targets):
+            raise ModelError(
+                f"{type(model).__name__} has no {', '.join(targets)} in each of its layers; "
+                "adapters need a Llama-shaped model."
+            )
+        maps = [model.get_submodule(name) for name in self.names]
+        self.down = nn.ParameterList(
+            torch.randn(rank, int(linear.in_features), generator=generator)  # type: ignore[arg-type]
+            / int(linear.in_features) ** 0.5  # type: ignore[arg-type]
+            for linear in maps
+        )
+        self.up = nn.ParameterList(
+            torch.zeros(int(linear.out_features), rank)  # type: ignore[arg-type]
+            for linear in maps
+        )
+
+    @contextmanager
+    def gate(self, model: nn.Module, first_row: int) -> Iterator[None]:
+        """While entered, rows from `first_row` on of each forward of `model` run with the adapter;
+        rows before it are computed as without.
+        """
+        hooks = []
+        scale = self.alpha / self.rank
+        for name, down, up in zip(self.names, self.down, self.up, strict=True):
+
+            def add(
+                module: nn.Module,
+                inputs: tuple[Any, ...],
+                output: Tensor,
+                down: Tensor = down,
+                up: Tensor = up,
+            ) -> Tensor:
+                rows = inputs[0][..., first_row:, :]
+                change = ((rows @ down.T.to(rows)) @ up.T.to(rows)) * scale
+                if first_row == 0:
+                    return output + change
+                return torch.cat(
+                    [output[..., :first_row, :], output[..., first_row:, :] + change], dim=-2
+                )
+
+            hooks.append(model.get_submodule(name).register_forward_hook(add))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def save_adapter(
+    adapter: LowRankAdapter, folder: Path, base: str, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    """Writes the adapter in PEFT's layout; `base` names the model it belongs to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for name, down, up in zip(adapter.names, adapter.down, adapter.up, strict=True):
+        tensors[f"{_PREFIX}{name}.lora_A.weight"] = down.detach().to("cpu", dtype).contiguous()
+        tensors[f"{_PREFIX}{name}.lora_B.weight"] = up.detach().to("cpu", dtype).contiguous()
+    save_file(tensors, folder / WEIGHTS_FILE)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(adapter.targets),
+        "layers_to_transform": list(adapter.layers),
+        "inference_mode": True,
+    }
+    (folder / CONFIG_FILE).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+
+
+def load_adapter(folder: Path, model: PreTrainedModel) -> LowRankAdapter:
+    """Reads an adapter for this model, float32. Raises ModelError for files that do not fit."""
+    try:
+        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        adapter = LowRankAdapter(
+            model,
+            config["layers_to_transform"],
+            config["r"],
+            config["lora_alpha"],
+            config["target_modules"],
+        )
+        tensors = load_file(folder / WEIGHTS_FILE)
+        with torch.no_grad():
+            for name, down, up in zip(adapter.names, adapter.down, adapter.up, strict=True):
+                down.copy_(tensors[f"{_PREFIX}{name}.lora_A.weight"])
+                up.copy_(tensors[f"{_PREFIX}{name}.lora_B.weight"])
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"The adapter in {folder} cannot be read: {error}.") from error
+    return adapter.to(model.device).eval()
+
+
+def _layer_of(name: str) -> int:
+    """The number of the layer a module's name is in; −1 outside the layers."""
+    parts = name.split(".")
+    at = parts.index("layers") + 1 if "layers" in parts else len(parts)
+    return int(parts[at]) if at < len(parts) and parts[at].isdecimal() else -1

@@ -1,0 +1,190 @@
+"""Trained heads as they ship, each with a card: data, steps, likelihood and acceptance held out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mtp.circuits.head_files import save_head
+from mtp.circuits.heads import CircuitHead
+from mtp.circuits.vocabulary import DraftVocabulary
+from mtp.decode import software
+from mtp.models.lora import save_adapter
+from mtp.models.verifier import Verifier
+from mtp.records.settings import Settings
+from mtp.records.trace import Verification
+from mtp.run import start
+from mtp.train.circuit_heads import Recipe, Spec, build, evaluate, windows_of
+from mtp.train.run_folder import load_checkpoint, read_curve
+from mtp.train.texts import Text
+
+ROWS = 8  # held-out texts a forward
+TEMPERATURE = 0.7
+NEW_TOKENS = 128
+CURVE_LINES = 10
+VERIFICATIONS: tuple[Verification, ...] = ("rejection", "coupled")
+
+
+def export(
+    run_folder: Path,
+    out: Path,
+    verifier: Verifier,
+    data: Sequence[Path],
+    held_out: Sequence[Text],
+    specs: Sequence[Spec],
+    recipe: Recipe,
+    prompts: int,
+) -> None:
+    """Writes each head of the run's checkpoint, in bfloat16, with its card, to a folder in `out`.
+
+    Raises InputError where the run has no checkpoint yet.
+    """
+    state = load_checkpoint(run_folder)
+    curve = read_curve(run_folder)
+    backbone = verifier.backbone
+    vocabulary = DraftVocabulary(state["draft_vocabulary"].numpy(), backbone.vocabulary_size)
+    longest = max(spec.window for spec in specs)
+    ordered = sorted((text.cut(recipe.context) for text in held_out), key=lambda t: len(t.ids))
+    windows = [
+        windows_of(verifier, ordered[first : first + ROWS], vocabulary, longest, recipe.lora)
+        for first in range(0, len(ordered), ROWS)
+    ]
+    for spec in specs:
+        trainee = build(spec, recipe, verifier, vocabulary)
+        trainee.load(state["trainees"][spec.name])
+        trainee.round(torch.bfloat16)
+        head = trainee.head
+        suffix = f"-k{recipe.lora}" if recipe.lora else ""
+        folder = out / f"{verifier.name}-{spec.name}{suffix}"
+        card: dict[str, Any] = {
+            "model": verifier.name,
+            "data": [path.name for path in data],
+            "steps": state["progress"][0],
+            "minutes": round(state["progress"][1] / 60, 1),
+            "windows": state["progress"][2],
+            "parameters": sum(parameter.numel() for parameter in trainee.parameters()),
+            "held_out": evaluate(trainee, backbone, windows),
+            "command": _command(verifier, data, specs, recipe),
+            "software": software(),
+            "curve": [_line(line, spec.name) for line in curve],
+        }
+        if trainee.adapter is not None:
+            save_adapter(trainee.adapter, folder, verifier.name)
+        save_head(head, folder, card, torch.bfloat16)
+        card["acceptance"] = acceptance(verifier, spec, folder, held_out[:prompts])
+        save_head(head, folder, card, torch.bfloat16)
+        (folder / "card.md").write_text(_markdown(spec, head, card), encoding="utf-8")
+
+
+def acceptance(
+    verifier: Verifier, spec: Spec, folder: Path, texts: Sequence[Text]
+) -> dict[str, Any]:
+    """Accepted drafted tokens a call on held-out prompts, by verification: mean and quartiles."""
+    found: dict[str, Any] = {
+        "prompts": len(texts),
+        "temperature": TEMPERATURE,
+        "new_tokens": NEW_TOKENS,
+    }
+    for verification in VERIFICATIONS:
+        calls, accepted, each = 0, 0, []
+        for number, text in enumerate(texts):
+            settings = Settings(
+                prompt=text.prompt,
+                drafter=f"mtpc-{spec.circuit}",
+                drafter_options={"head": str(folder)},
+                temperature=TEMPERATURE,
+                seed=number,
+                verification=verification,
+                max_new_tokens=NEW_TOKENS,
+            )
+            decoding, run = start(verifier, settings)
+            for _ in decoding:
+                pass
+            summary = decoding.trace(run).summary
+            calls += summary.verifier_calls
+            each.append(summary.accepted_per_call)
+            accepted += summary.new_tokens
+        found[verification] = {
+            "tokens_per_call": round(accepted / calls, 3),
+            "accepted_per_call_quartiles": [
+                round(float(value), 3) for value in np.quantile(each, [0.25, 0.5, 0.75])
+            ],
+        }
+    return found
+
+
+def _command(
+    verifier: Verifier, data: Sequence[Path], specs: Sequence[Spec], recipe: Recipe
+) -> str:
+    heads = ",".join(f"{spec.circuit}:{spec.window}:{spec.rank}" for spec in specs)
+    options = " ".join(
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in vars(recipe).items()
+        if value is not None
+    )
+    files = " ".join(path.name for path in data)
+    return (
+        f"python -m mtp train circuits --model {verifier.name} --data {files} --folder RUN "
+        f"--heads {heads} {options}"
+    )
+
+
+def _line(line: dict[str, Any], name: str) -> dict[str, Any]:
+    return {
+        "step": line["step"],
+        "windows": line["windows"],
+        "loss": round(line["loss"][name], 4),
+        "held_out_joint": round(line["held_out"][name], 4),
+    }
+
+
+def _markdown(spec: Spec, head: CircuitHead, card: dict[str, Any]) -> str:
+    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
+    curve = "\n".join(
+        f"| {line['step']} | {line['windows']:,} | {line['loss']:.3f} "
+        f"| {line['held_out_joint']:.2f} |"
+        for line in card["curve"][::-1][::every][::-1]
+    )
+    held, accepted = card["held_out"], card["acceptance"]
+    by_position = ", ".join(f"{value:.2f}" for value in held["cross_entropy"])
+    rows = "\n".join(
+        f"| {verification} | {accepted[verification]['tokens_per_call']:.2f} | "
+        + " / ".join(f"{q:.2f}" for q in accepted[verification]["accepted_per_call_quartiles"])
+        + " |"
+        for verification in VERIFICATIONS
+    )
+    return f"""# {card["model"]} {spec.name}
+
+A head that turns a hidden state of the frozen model `{card["model"]}` (weights
+`{head.config.base_sha256[:16]}…`) into a {spec.circuit} circuit over the next {spec.window} tokens,
+rank {spec.rank}, {head.config.draft_vocabulary:,} tokens that can be drafted;
+{card["parameters"]:,} parameters, stored as bfloat16.
+
+## Held out
+
+Over {held["windows"]:,} windows of answers not trained on, the mean log-likelihood of a window is
+{held["joint"]:.3f} nats. Cross-entropy by position, in nats: {by_position}.
+
+Decoding {accepted["prompts"]} held-out prompts at temperature {accepted["temperature"]}, at most
+{accepted["new_tokens"]} new tokens each:
+
+| verification | tokens per call | accepted per call, quartiles over prompts |
+|---|---|---|
+{rows}
+
+## Training
+
+{card["steps"]:,} steps, {card["minutes"]:.0f} minutes together with the other heads of the same
+run, {card["windows"]:,} windows of {", ".join(f"`{name}`" for name in card["data"])}, the last 2%
+of each file held out. Made with
+
+```
+{card["command"]}
+```
+
+| step | windows | loss | held-out joint, nats a window |
+|---|---|---|---|
+{curve}
+"""

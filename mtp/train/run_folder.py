@@ -1,0 +1,66 @@
+"""The folder of a training run: settings it must keep, a checkpoint to go on from, its curve."""
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mtp.errors import InputError
+
+CHECKPOINT, CURVE, SETTINGS = "checkpoint.pt", "curve.jsonl", "settings.json"
+
+
+class RunFolder:
+    """Makes the folder and notes `settings` in it; `free` ones may change when a run goes on.
+
+    Raises InputError where the folder's run was begun with other settings.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], free: Collection[str]) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        new = json.loads(json.dumps(settings))
+        noted = path / SETTINGS
+        if noted.exists():
+            old = json.loads(noted.read_text(encoding="utf-8"))
+            for name in new.keys() - set(free):
+                if old.get(name) != new[name]:
+                    raise InputError(
+                        f"The run in {path} has {name} {old.get(name)}, this one {new[name]}; "
+                        "take the same or another folder."
+                    )
+        noted.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+
+    def save(self, state: Mapping[str, Any], line: Mapping[str, Any]) -> None:
+        """Replaces the checkpoint and adds a line to the curve; an interruption leaves the old
+        checkpoint or the new one whole.
+        """
+        torch.save(dict(state), self.path / f"{CHECKPOINT}.new")
+        (self.path / f"{CHECKPOINT}.new").replace(self.path / CHECKPOINT)
+        with (self.path / CURVE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def load(self) -> dict[str, Any] | None:
+        """The checkpoint, or None before the first."""
+        return load_checkpoint(self.path) if (self.path / CHECKPOINT).exists() else None
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """The checkpoint of the run in a folder. Raises InputError where it has none yet."""
+    if not (path / CHECKPOINT).exists():
+        raise InputError(f"There is no checkpoint in {path}; train first.")
+    state: dict[str, Any] = torch.load(path / CHECKPOINT, map_location="cpu", weights_only=True)
+    return state
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What the run in a folder was begun with."""
+    settings: dict[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+    return settings
+
+
+def read_curve(path: Path) -> list[dict[str, Any]]:
+    """The lines of its curve, in order."""
+    return [json.loads(line) for line in (path / CURVE).read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,111 @@
+"""A rejected branch followed, a union's origins shown, a race to its finish."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_decode_page import LIVE, PROMPT, SLOW_MS, part, wait_for_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.smollm2]
+BRANCH = "#branch-player"
+
+
+def choose(page: Page, wanted: str) -> dict:
+    """Chooses the run's first node for which a JavaScript condition on (step, node) holds."""
+    return page.evaluate(
+        """(wanted) => {
+        const holds = new Function('step', 'node', `return ${wanted}`);
+        const find = (name) => document.querySelector(`#decode-player [data-part="${name}"]`);
+        const answer = {};
+        find('first').click();
+        const steps = Number(find('scrub').max) + 1;
+        for (let step = 0; step < steps; step += 1) {
+          find('scrub').value = step;
+          find('scrub').dispatchEvent(new Event('input'));
+          const area = find('tree-plot');
+          for (const trace of area.data) {
+            for (const [place, node] of (trace.customdata ?? []).entries()) {
+              const it = {status: trace.name, hover: trace.hovertext[place], node};
+              if (holds(step, it)) {
+                area.emit('plotly_click', {points: [{customdata: node}]});
+                return {step, ...it};
+              }
+            }
+          }
+        }
+        return answer; }""",
+        wanted,
+    )
+
+
+def test_a_rejected_branch_is_followed_beside_the_run(visit) -> None:
+    page = visit.open("?" + urlencode({**LIVE, "temperature": "0.7", "new": "32"}))
+    wait_for_run(page)
+    chosen = choose(page, "node.status === 'rejected'")
+    assert chosen["status"] == "rejected"
+    expect(page.locator(BRANCH)).to_be_hidden()
+    main = part(page, "text").inner_text()
+    page.get_by_role("button", name="follow this branch").click()
+    expect(part(page, "label", BRANCH)).to_have_text("your run", timeout=SLOW_MS)
+    prompt = part(page, "prompt-text", BRANCH)
+    token = re.search(r"<b>(.*?)</b>", chosen["hover"])[1]
+    assert prompt.text_content().endswith(token.replace("␣", " ").replace("↵", "\n"))
+    part(page, "last", BRANCH).click()
+    assert int(part(page, "count-tokens", BRANCH).inner_text()) > 0
+    part(page, "last").click()
+    assert part(page, "text").inner_text() == main  # the run itself is untouched
+
+
+def test_a_unions_nodes_say_who_drafted_them(visit) -> None:
+    page = visit.open("?" + urlencode({**LIVE, "drafter": "esp+pld", "new": "32"}))
+    wait_for_run(page)
+    alone = choose(page, "/from esp$/.test(node.hover)")
+    assert alone["hover"].endswith("from esp")
+    expect(part(page, "node")).to_contain_text(re.compile(r"drafted by\s*esp"))
+    both = choose(page, "/from (pld and esp|esp and pld)/.test(node.hover)")
+    assert both
+    expect(part(page, "node")).to_contain_text(re.compile(r"(esp, pld|pld, esp)"))
+
+
+def test_a_race_of_three_to_its_finish(visit) -> None:
+    page = visit.open("?tab=race")
+    page.get_by_text("Model and sampling").click()
+    page.locator("#max_new_tokens input").fill("12")
+    page.locator("#temperature input").fill("0")
+    page.locator("#race-prompt textarea").fill(PROMPT)
+    page.locator("#race-repeats input").fill("1")
+    page.locator("#race-start").click()
+    lanes = page.locator("#race-view .ds-lane")
+    expect(lanes).to_have_count(3, timeout=SLOW_MS)
+    expect(page.locator("#race-view .ds-lane-done")).to_have_count(3, timeout=SLOW_MS)
+    expect(part(page, "caption", "#race-view")).to_contain_text("All have finished")
+    texts = [lane.locator(".ds-lane-text").inner_text() for lane in lanes.all()]
+    assert texts[0] and len(set(texts)) == 1  # greedy: generate writes the same
+    said = part(page, "said", "#race-view").inner_text()
+    assert "plain decoding, wrote" in said and "A call brought" in said
+    assert page.locator('#race-view [data-part="speed-plot"] .main-svg').count() > 0
+    place = lanes.nth(0).locator("[data-lane=place]").inner_text()
+    assert re.search(r"\d\. by speed, done after [\d.]+ s", place)
+    part(page, "speed-data", "#race-view").click()
+    rows = page.locator('#race-view [data-part="speed-table"] tbody tr')
+    expect(rows).to_have_count(3)
+
+
+def test_the_trees_nodes_are_reached_by_keys(visit) -> None:
+    page = visit.open()
+    part(page, "first").click()
+    part(page, "moment-verified").click()
+    part(page, "tree-frame").focus()
+    page.keyboard.press("ArrowDown")
+    expect(part(page, "node")).to_contain_text("The root: the newest token")
+    page.keyboard.press("ArrowDown")
+    expect(part(page, "node")).not_to_contain_text("The root: the newest token")
+    rings = page.evaluate(
+        """() => document.querySelector('#decode-player [data-part="tree-plot"]').layout.shapes
+        .length"""
+    )
+    assert rings == 1
