@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from mtp.drafters.options import OPTIONS, UNION_BUDGET, Option, members_of, options_of
+from mtp.drafters.options import OPTIONS, UNION_BUDGET, Option, members_of, options_of, shipped
 from mtp.errors import DraftscopeError, InputError
 from viz.texts import table, text
 
@@ -68,7 +68,7 @@ class DrafterChoice:
 
 def build() -> DrafterChoice:
     """Makes the components."""
-    names = [*OPTIONS, *UNIONS]
+    names = [*shipped(), *UNIONS]
     words = table()
     drafter = gr.Dropdown(
         [(words.get(f"drafter.{name}", name), name) for name in names],

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mtp.circuits.head_files import load_config
+from mtp.circuits import head_files
 from mtp.circuits.shelf import choose, heads_for, load
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Drafter
@@ -15,13 +15,15 @@ from mtp.drafters.draft_model import DraftModel, load_draft_model
 from mtp.drafters.esp import EmbeddingProbing
 from mtp.drafters.lookahead import Lookahead
 from mtp.drafters.mtpc import CircuitDrafter
-from mtp.drafters.options import CIRCUITS, LONGEST, by_members, settle_options
+from mtp.drafters.options import CIRCUITS, LONGEST, PTP, by_members, settle_options
 from mtp.drafters.pld import PromptLookup
+from mtp.drafters.ptp import ParallelTokens
 from mtp.drafters.rows import most_nodes, probe_rows
 from mtp.drafters.stand import AdaptiveNgrams
 from mtp.drafters.union import Union
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
+from mtp.ptp.weights import load_config, load_ptp, shelved
 
 Maker = Callable[[Verifier, dict[str, Any]], Drafter]
 
@@ -31,7 +33,7 @@ def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitD
     circuit = name.removeprefix("mtpc-")
     if options["head"]:
         folder = Path(options["head"]).expanduser()
-        trained = load_config(folder).circuit
+        trained = head_files.load_config(folder).circuit
         if trained != circuit:
             raise InputError(f"The head in {folder} is a {trained} circuit; use mtpc-{trained}.")
     else:
@@ -42,6 +44,16 @@ def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitD
     return CircuitDrafter(
         verifier.backbone, loaded.head, loaded.adapter, options["tree"], options["budget"]
     )
+
+
+def _parallel(name: str, verifier: Verifier, options: dict[str, Any]) -> ParallelTokens:
+    """A PTP drafter with the shipped weights, or those in a folder of the person's own."""
+    given = str(options["weights"]).strip()
+    folder = Path(given).expanduser() if given else shelved(name, verifier)
+    if load_config(folder).variant != name:
+        raise InputError(f"The drafter in {folder} is {load_config(folder).variant}, not {name}.")
+    weights = load_ptp(folder, verifier)
+    return ParallelTokens(weights, options["most"], options["budget"], options["branches"])
 
 
 MAKERS: dict[str, Maker] = {
@@ -56,6 +68,7 @@ MAKERS: dict[str, Maker] = {
     ),
     "esp": lambda verifier, options: EmbeddingProbing(verifier.backbone, **options),
     **{name: partial(_circuit, name) for name in CIRCUITS},
+    **{name: partial(_parallel, name) for name in PTP},
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from mtp.drafters.rows import DYNAMIC, children_per_depth, most_nodes
@@ -124,6 +126,37 @@ _CIRCUIT = (
 )
 OPTIONS |= dict.fromkeys(CIRCUITS, _CIRCUIT)
 
+PTP = ("o-ptp", "c-ptp", "independent")
+_PTP = (
+    Option("most", 8, "M, tokens a call at most", low=2, high=32),
+    Option("budget", 24, "B, noise rows a call", low=2, high=256),
+    Option(
+        "branches",
+        "partial",
+        "how the rows are shared: by confidence, M each, or all behind the last draft",
+        choices=("partial", "full", "single"),
+        kind="choice",
+    ),
+    Option("weights", "", "folder of another trained drafter", kind="text"),
+)
+OPTIONS |= dict.fromkeys(PTP, _PTP)
+"""Their noise rows run with an adapter and belong to their own chain: they join no union."""
+
+WEIGHTS = Path(__file__).resolve().parents[2] / "assets" / "weights"
+
+
+def shipped() -> list[str]:
+    """The drafters that can be used as they are: all but trained ones of which none ships."""
+    circuits = {f"mtpc-{_said(file, 'circuit')}" for file in WEIGHTS.glob("circuits/*/head.json")}
+    parallel = {_said(file, "variant") for file in WEIGHTS.glob("ptp/*/ptp.json")}
+    trained = {*CIRCUITS, *PTP}
+    return [name for name in OPTIONS if name not in trained or name in circuits | parallel]
+
+
+def _said(file: Path, key: str) -> str:
+    return str(json.loads(file.read_text(encoding="utf-8"))["config"][key])
+
+
 UNION_BUDGET = Option("budget", 60, "rows of a block, shared by all, at most", low=4, high=256)
 
 
@@ -146,6 +179,8 @@ def members_of(name: str) -> tuple[str, ...]:
         wrong = "names a drafter twice"
     elif "ar" in names:
         wrong = "has ar as a member, which drafts nothing"
+    elif set(PTP).intersection(names):
+        wrong = "has a member that works alone (o-ptp, c-ptp, independent)"
     elif len(names) > MOST_MEMBERS:
         wrong = f"has {len(names)} members"
     elif len(SAMPLED.intersection(names)) > 1:

@@ -93,9 +93,9 @@ class Vocabulary:
             text = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
             )
-            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            ids = self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         else:
-            ids = self.tokenizer(prompt)["input_ids"]
+            ids = self.tokenizer(prompt, verbose=False)["input_ids"]
         if not ids:
             raise InputError("The prompt has no tokens in this model's vocabulary.")
         return [int(token) for token in ids]

@@ -57,7 +57,7 @@ def export(
         trainee.round(torch.bfloat16)
         head = trainee.head
         suffix = f"-k{recipe.lora}" if recipe.lora else ""
-        folder = out / f"{verifier.name}-{spec.name}{suffix}"
+        folder = out / f"{Path(verifier.name).name}-{spec.name}{suffix}"
         card: dict[str, Any] = {
             "model": verifier.name,
             "data": [path.name for path in data],

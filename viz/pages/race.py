@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from mtp.drafters.options import OPTIONS
+from mtp.drafters.options import shipped
 from mtp.errors import DraftscopeError
 from mtp.records.race import Race, Standing, standings
 from mtp.records.settings import Settings
@@ -127,7 +127,7 @@ def _table(lines: list[Standing], race: Race) -> dict[str, Any]:
 
 def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) -> None:
     """Lays the page out and binds its events."""
-    names = [*OUTSIDE, *(name for name in OPTIONS if name != "draft-model"), *UNIONS]
+    names = [*OUTSIDE, *(name for name in shipped() if name != "draft-model"), *UNIONS]
     with gr.Column(elem_id="race-controls"):
         prompt = prompt_box("race-prompt")
         decoders = gr.Dropdown(

@@ -1,0 +1,167 @@
+"""Parallel token prediction with partial quadratic decoding (PTP, 2512.21323).
+
+A step's forward verifies a chain of drafts and, behind each of them, runs branches of noise rows
+that draft the step after it, for the case that the text ends just there. The noise is the run's
+own, so that under `coupled` a good drafter foresees what plain sampling will pick.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
+from mtp.ptp.allocate import allocate, chances_of_ending
+from mtp.ptp.weights import PtpWeights
+from mtp.sampling import cumulative, final_probabilities, interval, pick_from
+from mtp.tree import Probes, chain
+
+Branching = Literal["partial", "full", "single"]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A foreseen token: the drafter's log-probability, its confidence as a calibrated chance to
+    stand, and for C-PTP the distribution it was picked from.
+    """
+
+    token: int
+    log_q: float
+    chance: float
+    q: Tensor | None = None
+
+
+class ParallelTokens:
+    """Drafts what the branch behind the last accepted draft foresaw.
+
+    most: M, tokens a call at most. budget: B, noise rows a call. branching: partial shares B by
+    confidence, full gives every branch M rows, single has one branch behind all drafts.
+    """
+
+    hidden_layers: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        weights: PtpWeights,
+        most: int = 8,
+        budget: int = 24,
+        branching: Branching = "partial",
+    ) -> None:
+        self.weights = weights
+        self.name: str = weights.config.variant
+        self.most = most
+        self.budget = budget
+        self.branching: Branching = branching
+        self.replaced = 0 if self.name == "c-ptp" else 1
+        """Rows at a branch's start whose token the verifier knows before they are of use."""
+        self._guesses: list[Guess] = []
+        self._came_from: int | None = None
+        self._placed: tuple[Context, list[int]] | None = None
+        """Of the last step: its context, and the position whose noise each row reads."""
+
+    @property
+    def rows(self) -> int:
+        """The most rows of a block: root, drafts, noise."""
+        noise = self.most * self.most if self.branching == "full" else self.budget
+        return self.most + noise
+
+    def propose(self, context: Context) -> Draft:
+        """The chain of guesses, and noise rows behind each place where it may end."""
+        if context.most_depth < 1:
+            return Draft(budget_rows=self.rows, why_empty="One token is left to write.")
+        guesses = self._guesses[: min(self.most - 1, context.most_depth)]
+        tokens = [guess.token for guess in guesses]
+        q = [guess.q for guess in guesses if guess.q is not None]
+        tree = chain(tokens, self.name, [g.log_q for g in guesses], q if q else None)
+        sizes, ending = self._share(guesses, context)
+        return Draft(
+            tree=tree,
+            probes=self._probes(sizes, context),
+            budget_rows=self.rows,
+            expected=1.0 + sum(p * d for d, p in enumerate(ending)),
+            insight=self._insight(sizes, ending),
+            why_empty=None
+            if tokens
+            else "The first forward only places noise rows; what they foresee is drafted next.",
+        )
+
+    def observe(self, outcome: Outcome, probes: ProbeOutput | None) -> None:
+        """Reads the branch behind the deepest accepted draft; the others are dropped."""
+        self._guesses, self._came_from = [], None
+        if probes is None or outcome.draft.probes is None or self._placed is None:
+            return
+        context, positions = self._placed
+        owners = outcome.draft.probes.owner
+        rows = [row for row, owner in enumerate(owners) if owner == outcome.deepest]
+        self._came_from = len(outcome.accepted) if len(rows) > self.replaced else None
+        self._guesses = [
+            self._guess(probes.logits[row], positions[row], context)
+            for row in rows[self.replaced :]
+        ]
+
+    def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
+        """What a row foresees: logits (V,), and the position whose noise it read."""
+        chance = self.weights.config.chance
+        if self.name != "c-ptp":
+            best = logits.float().log_softmax(-1).max(-1)
+            log_p = float(best.values)
+            return Guess(int(best.indices), log_p, chance(math.exp(log_p)))
+        q = final_probabilities(logits, context.sampling)
+        edges = cumulative(q)
+        u = context.noise.u(position + 1, "pick")
+        token = pick_from(u, edges)
+        low, high = interval(token, edges)
+        return Guess(token, float(q[token].log()), chance(2 * min(u - low, high - u)), q)
+
+    def _share(self, guesses: list[Guess], context: Context) -> tuple[list[int], list[float]]:
+        """Rows of the branches behind 0, 1, … all drafts, and the chance that each is needed."""
+        ending = chances_of_ending([guess.chance for guess in guesses])
+        # Behind d drafts and the verifier's own token, so many can still count; rows see their
+        # place's noise, and one of them may be needed only to be replaced.
+        longest = [
+            max(0, min(self.most, context.most_depth - d - 1 + self.replaced, context.room - d))
+            for d in range(len(ending))
+        ]
+        longest = [size if size > self.replaced else 0 for size in longest]
+        if self.branching == "full":
+            return longest, ending
+        if self.branching == "single":
+            return [0] * len(guesses) + [min(longest[-1], self.budget)], ending
+        return allocate(ending, self.budget, longest, self.weights.config.expected()), ending
+
+    def _probes(self, sizes: list[int], context: Context) -> Probes | None:
+        """Noise rows: row j behind d drafts reads the noise of the j-th token after them."""
+        branch = np.repeat(np.arange(len(sizes)), sizes)
+        slot = [j for size in sizes for j in range(size)]
+        first = len(context.token_ids)  # the position behind the root
+        positions = [first + int(d) + j for d, j in zip(branch, slot, strict=True)]
+        self._placed = (context, positions)
+        if not positions:
+            return None
+        noise = [context.noise.u(position, "pick") for position in positions]
+        u = torch.tensor(noise, dtype=torch.float64, device=self.weights.noise.table.device)
+        with torch.inference_mode():
+            embeds = self.weights.noise(u)
+        order = np.arange(len(positions))
+        sees = (branch[:, None] == branch[None, :]) & (order[None, :] <= order[:, None])
+        owner = tuple(int(d) - 1 for d in branch)
+        return Probes(owner, tuple(slot), embeds, sees, self.weights.adapter)
+
+    def _insight(self, sizes: list[int], ending: list[float]) -> dict[str, Any]:
+        """Branches as [drafts before it, rows, chance of being needed], and which branch of the
+        step before foresaw these drafts.
+        """
+        return {
+            "kind": "ptp",
+            "variant": self.name,
+            "branches": [
+                [d, size, round(chance, 4)]
+                for d, (size, chance) in enumerate(zip(sizes, ending, strict=True))
+            ],
+            "from": self._came_from,
+        }

@@ -1,0 +1,268 @@
+"""Parallel tokens: exact text, the oracle's calls, branches and gates against separate forwards."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from mtp.decode import Decoding
+from mtp.drafters.ar import Autoregressive
+from mtp.drafters.base import Context
+from mtp.drafters.build import make_drafter
+from mtp.drafters.ptp import Guess, ParallelTokens
+from mtp.errors import InputError, ModelError
+from mtp.models.backbone import Backbone, Block
+from mtp.models.cache import PathCache
+from mtp.models.lora import LowRankAdapter
+from mtp.models.verifier import Verifier
+from mtp.models.vocabulary import Vocabulary
+from mtp.ptp.weights import PtpConfig, PtpWeights, build_noise, save_ptp
+from mtp.sampling import Noise, Sampling
+from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
+
+Tiny = Callable[[str], PreTrainedModel]
+Write = Callable[..., Decoding]
+Prompt = Callable[[int], tuple[int, ...]]
+VARIANTS = ("o-ptp", "c-ptp", "independent")
+
+
+def weights_for(model: PreTrainedModel, variant: str, strength: float = 0.1) -> PtpWeights:
+    """Random weights: a weak adapter, so that a draft is right now and then."""
+    generator = torch.Generator().manual_seed(0)
+    config = PtpConfig(
+        variant=variant,  # type: ignore[arg-type]
+        base_sha256="base",
+        hidden=int(model.config.hidden_size),
+        temperature=1.0,
+        embedding="constant" if variant == "independent" else "binary",
+    )
+    depth = int(model.config.num_hidden_layers)
+    adapter = LowRankAdapter(model, range(depth), 3, 3, generator=generator).to(model.dtype)
+    for up in adapter.up:
+        up.data = strength * torch.randn(up.shape, generator=generator).to(up)
+    return PtpWeights(config, adapter, build_noise(config, model, generator).to(model.dtype))
+
+
+class Oracle(ParallelTokens):
+    """Knows the text; its confidence is right."""
+
+    def __init__(self, text: list[int], weights: PtpWeights, most: int, budget: int) -> None:
+        super().__init__(weights, most, budget)
+        self.text = text
+
+    def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
+        at = position + (1 if self.name == "c-ptp" else 0)
+        token = self.text[min(at, len(self.text) - 1)]
+        q = torch.nn.functional.one_hot(torch.tensor(token), len(logits)).double()
+        return Guess(token, 0.0, 1.0, q if self.name == "c-ptp" else None)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("most", [2, 5, 8])
+def test_an_oracles_drafts_all_stand(
+    variant: str, most: int, tiny: Tiny, prompt: Prompt, write: Write
+) -> None:
+    backbone = Backbone(tiny("llama"))
+    request = {"prompt_ids": prompt(1), "sampling": Sampling(1.0), "max_new_tokens": 41}
+    plain = write(backbone, Autoregressive(), **request)
+    oracle = Oracle(plain.token_ids, weights_for(tiny("llama"), variant), most, most + 1)
+    run = write(backbone, oracle, **request)
+    assert run.output_ids == plain.output_ids
+    assert len(run.steps) <= math.ceil(41 / most) + 1
+    statuses = {status for step in run.steps for status in step.tree.status}
+    assert statuses == {"accepted"}
+
+
+@pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.2])
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_the_text_is_plain_samplings(
+    name: str, temperature: float, tiny: Tiny, prompt: Prompt, write: Write
+) -> None:
+    backbone = Backbone(tiny(name))
+    found: Counter[str] = Counter()
+    layouts = [
+        {"most": 4, "budget": 6},
+        {"most": 8, "budget": 40},
+        {"most": 4, "branching": "full"},
+        {"most": 5, "budget": 4, "branching": "single"},
+    ]
+    for seed in range(2):
+        request = {
+            "prompt_ids": prompt(seed),
+            "sampling": Sampling(temperature),
+            "seed": seed,
+            "max_new_tokens": 32,
+        }
+        plain = write(backbone, Autoregressive(), **request)
+        for variant in VARIANTS:
+            for layout in layouts:
+                made = ParallelTokens(weights_for(tiny(name), variant), **layout)
+                run = write(backbone, made, **request)
+                assert run.output_ids == plain.output_ids, (variant, layout, seed)
+                assert all(step.forwards == 1 for step in run.steps)
+                assert all(step.rows <= step.budget.rows for step in run.steps), layout
+                found.update(status for step in run.steps for status in step.tree.status)
+                assert run.steps[-1].rows <= 2 + len(run.steps[-1].tree.token_ids) + 40
+    assert found["accepted"] > 10 and found["rejected"] > 10
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_rejection_keeps_the_distribution(variant: str, tiny: Tiny, write: Write) -> None:
+    model = tiny("llama-four-deep")
+    backbone, weights = Backbone(model), weights_for(tiny("llama-four-deep"), variant)
+    sampling = Sampling(1.5)
+    found: Counter[tuple[int, ...]] = Counter()
+    statuses: Counter[str] = Counter()
+    for seed in range(RUNS):
+        run = write(
+            backbone,
+            ParallelTokens(weights, 3, 8),
+            prompt_ids=FOUR_PROMPT,
+            sampling=sampling,
+            seed=seed,
+            verification="rejection",
+            max_new_tokens=3,
+        )
+        found[tuple(run.output_ids)] += 1
+        statuses.update(status for step in run.steps for status in step.tree.status)
+    assert statuses["accepted"] + statuses["rejected"] > RUNS / 2
+    if variant != "independent":  # whose one guess here never stands
+        assert statuses["accepted"] > 20 and statuses["rejected"] > 20
+    assert chance_of(found, exact_texts(backbone, sampling)) > 1e-3
+
+
+def block_of(made: ParallelTokens, guesses: list[int], backbone: Backbone, prompt: list[int]):  # type: ignore[no-untyped-def]
+    """A step's block with these drafts, and the cache of the prompt before its last token."""
+    made._guesses = [Guess(token, -0.5, 0.6) for token in guesses]
+    context = Context(
+        token_ids=prompt,
+        prompt_length=len(prompt),
+        hidden={},
+        noise=Noise(5),
+        sampling=Sampling(1.0),
+        verification="coupled",
+        most_depth=30,
+        room=100,
+    )
+    draft = made.propose(context)
+    cache = PathCache()
+    backbone.prefill(prompt[:-1], cache)
+    return draft, cache
+
+
+LAYOUTS = [{"branching": "full"}, {"budget": 9}, {"budget": 5, "branching": "single"}]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_without_the_adapter_base_rows_and_cache_are_bit_equal(
+    dtype: torch.dtype, layout: dict, tiny: Tiny
+) -> None:
+    model = copy.deepcopy(tiny("llama")).to(dtype)
+    backbone = Backbone(model)
+    made = ParallelTokens(weights_for(model, "o-ptp", 0.5), 4, **layout)
+    prompt = [3, 1, 4, 1, 5, 9]
+    draft, cache = block_of(made, [2, 6, 5], backbone, prompt)
+    _, other = block_of(made, [2, 6, 5], backbone, prompt)
+    gated = backbone.forward(Block(prompt[-1], draft.tree, draft.probes), cache)
+    without = replace(draft.probes, adapter=None)
+    plain = backbone.forward(Block(prompt[-1], draft.tree, without), other)
+    base = 1 + len(draft.tree)
+    assert torch.equal(gated.logits[:base], plain.logits[:base])
+    assert not torch.equal(gated.logits[base:], plain.logits[base:])
+    cache.keep(range(base))
+    other.keep(range(base))
+    for mine, theirs in zip(cache.layers, other.layers, strict=True):
+        kept = cache.length
+        assert torch.equal(mine.keys[..., :kept, :], theirs.keys[..., :kept, :])
+        assert torch.equal(mine.values[..., :kept, :], theirs.values[..., :kept, :])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("dtype", "gap"), [(torch.float64, 1e-8), (torch.float32, 2e-3)])
+def test_each_branch_is_a_forward_of_its_prefix_and_noise(
+    dtype: torch.dtype, gap: float, layout: dict, tiny: Tiny
+) -> None:
+    model = copy.deepcopy(tiny("qwen3")).to(dtype)
+    backbone = Backbone(model)
+    made = ParallelTokens(weights_for(model, "c-ptp", 0.3), 4, **layout)
+    prompt, drafts = [3, 1, 4, 1, 5, 9], [2, 6, 5]
+    draft, cache = block_of(made, drafts, backbone, prompt)
+    rows = backbone.forward(Block(prompt[-1], draft.tree, draft.probes), cache).logits
+    owners = draft.probes.owner
+    for owner in sorted(set(owners)):
+        mine = [row for row, one in enumerate(owners) if one == owner]
+        text = prompt + drafts[: owner + 1]
+        alone = PathCache()
+        backbone.prefill(text[:-1], alone)
+        probes = replace(
+            draft.probes,
+            owner=(-1,) * len(mine),
+            slot=tuple(range(len(mine))),
+            embeds=draft.probes.embeds[mine],
+            sees=draft.probes.sees[mine][:, mine],
+        )
+        apart = backbone.forward(Block(text[-1], probes=probes), alone).logits[1:]
+        together = rows[[1 + len(drafts) + row for row in mine]]
+        assert (together - apart).abs().max() < gap
+
+
+def test_rows_read_the_noise_of_their_place(tiny: Tiny) -> None:
+    model = tiny("llama")
+    weights = weights_for(model, "o-ptp")
+    made = ParallelTokens(weights, 4, branching="full")
+    prompt = [3, 1, 4, 1, 5, 9]
+    draft, _ = block_of(made, [2, 6], Backbone(model), prompt)
+    noise = Noise(5)
+    for row, (owner, slot) in enumerate(zip(draft.probes.owner, draft.probes.slot, strict=True)):
+        u = torch.tensor(noise.u(len(prompt) + owner + 1 + slot, "pick")).double()
+        torch.testing.assert_close(draft.probes.embeds[row], weights.noise(u).detach())
+    assert (draft.insight or {})["branches"][0][:2] == [0, 4]  # type: ignore[index]
+
+
+def test_few_tokens_left_and_near_the_context_limit(
+    tiny: Tiny, prompt: Prompt, write: Write
+) -> None:
+    backbone = Backbone(tiny("llama-short"))
+    for length in (1, 5, 20, 22, 23):
+        ids = (prompt(0) * 2)[:length]
+        for new in (1, 2, 3, 64):
+            plain = write(backbone, Autoregressive(), prompt_ids=ids, max_new_tokens=new)
+            for variant in VARIANTS:
+                made = ParallelTokens(weights_for(tiny("llama-short"), variant), 5, 12)
+                run = write(backbone, made, prompt_ids=ids, max_new_tokens=new)
+                assert run.output_ids == plain.output_ids, (variant, length, new)
+                assert run.stop_reason == plain.stop_reason
+
+
+def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Path) -> None:
+    model = tiny("llama")
+    verifier = Verifier("tiny", "base", Backbone(model), tiny_vocabulary)
+    weights = weights_for(model, "c-ptp")
+    gains, stands = (0.9, 1.6), ((0.0, 0.1), (0.5, 0.5), (1.0, 0.9))
+    weights = replace(weights, config=replace(weights.config, gains=gains, stands=stands))
+    save_ptp(weights, tmp_path / "mine", "tiny", {"steps": 3}, torch.float32)
+    made = make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier)
+    assert isinstance(made, ParallelTokens)
+    assert made.weights.config == weights.config
+    assert made.weights.config.chance(0.25) == pytest.approx(0.3)
+    assert made.weights.config.chance(2.0) == 0.9
+    torch.testing.assert_close(made.weights.noise.table, weights.noise.table.float())
+    with pytest.raises(InputError, match="is c-ptp, not o-ptp"):
+        make_drafter("o-ptp", {"weights": str(tmp_path / "mine")}, verifier)
+    with pytest.raises(InputError, match="There is no independent trained for tiny"):
+        make_drafter("independent", {}, verifier)
+    with pytest.raises(InputError, match="works alone"):
+        make_drafter("o-ptp+pld", {}, verifier)
+    (tmp_path / "mine" / "noise.safetensors").write_bytes(b"broken")
+    with pytest.raises(ModelError, match="cannot be read"):
+        make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier)
