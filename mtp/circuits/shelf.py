@@ -32,16 +32,20 @@ class Shelved:
         return _label(self.config.circuit, self.config.window, self.config.lora)
 
 
-def heads_for(base_sha256: str, shelf: Path | None = None) -> list[Shelved]:
-    """The shipped heads of the model with these weights, by name."""
+def shelved(shelf: Path | None = None) -> list[Shelved]:
+    """All shipped heads, by circuit, window and name."""
     place = SHELF if shelf is None else shelf
     found = [
         Shelved(file.parent, load_config(file.parent)) for file in place.glob(f"*/{CONFIG_FILE}")
     ]
-    mine = [head for head in found if head.config.base_sha256 == base_sha256]
     return sorted(
-        mine, key=lambda head: (head.config.circuit, head.config.window, head.folder.name)
+        found, key=lambda head: (head.config.circuit, head.config.window, head.folder.name)
     )
+
+
+def heads_for(base_sha256: str, shelf: Path | None = None) -> list[Shelved]:
+    """The shipped heads of the model with these weights, by circuit, window and name."""
+    return [head for head in shelved(shelf) if head.config.base_sha256 == base_sha256]
 
 
 def choose(

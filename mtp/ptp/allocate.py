@@ -32,25 +32,26 @@ def allocate(
     def h(count: int) -> float:
         return expected[min(count, len(expected) - 1)]
 
-    def best(branch: int) -> tuple[float, int, int] | None:
-        """The step up of this branch with the best gain a row: (−gain a row, branch, rows)."""
-        have, most = rows[branch], min(longest[branch], len(expected) - 1)
+    def best(branch: int, room: int) -> tuple[float, int, int] | None:
+        """The step up of this branch with the best gain a row: (−gain a row, more rows, branch)."""
+        have = rows[branch]
+        most = min(longest[branch], len(expected) - 1, have + room)
         steps = [
-            (-ending[branch] * (h(have + more) - h(have)) / more, branch, more)
+            (-ending[branch] * (h(have + more) - h(have)) / more, more, branch)
             for more in range(1, most - have + 1)
         ]
         found = min(steps, default=None)
         return found if found is not None and found[0] < 0 else None
 
-    queue = [step for branch in range(len(rows)) if (step := best(branch)) is not None]
-    heapq.heapify(queue)
     left = budget
+    queue = [step for branch in range(len(rows)) if (step := best(branch, left)) is not None]
+    heapq.heapify(queue)
     while queue and left > 0:
-        _, branch, more = heapq.heappop(queue)
+        _, more, branch = heapq.heappop(queue)
         if more <= left:
             rows[branch] += more
             left -= more
-            again = best(branch)
-            if again is not None:
-                heapq.heappush(queue, again)
+        again = best(branch, left)
+        if again is not None:
+            heapq.heappush(queue, again)
     return rows

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
-from mtp.train.byte_tokenizer import build_tokenizer
+from mtp.train.byte_tokenizer import END_ID, build_tokenizer
 from mtp.train.completions import HELD_OUT, read_header
 
 CURVE_LINES = 12  # of the curve in card.md; card.json has all

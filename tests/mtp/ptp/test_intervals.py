@@ -33,7 +33,8 @@ def test_pick_and_intervals_are_inverse_for_every_token(sampling, share):
 
 
 def test_tokens_that_no_grid_point_picks_are_told():
-    p = torch.tensor([[0.5 + 1e-9, 1e-9, 0.5 - 2e-9], [0.0, 1.0, 0.0]]).double()
+    rows = [[0.5 + 1e-9, 1e-9, 0.5 - 2e-9], [0.0, 1.0, 0.0]]
+    p = torch.tensor(rows, dtype=torch.float64)
     for token, wanted in ((0, [True, False]), (1, [False, True]), (2, [True, False])):
         assert drawable(*intervals(p, torch.tensor([token, token]))).tolist() == wanted
 
