@@ -1,4 +1,4 @@
-"""The command line: `python -m mtp models | fetch | generate | bench | train | record`."""
+"""The command line: `python -m mtp models | fetch | generate | bench | train | record | …`."""
 
 from __future__ import annotations
 
@@ -69,9 +69,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure decoders against each other")
     _add_model(bench)
     _add_sampling(bench)
-    bench.add_argument("--drafters", required=True, metavar="A,B,C")
+    bench.add_argument(
+        "--drafters", required=True, metavar="A,B,C", help="with options: esp[budget=30,masks=1]"
+    )
     bench.add_argument("--option", action="append", default=[], metavar="D.K=V")
     bench.add_argument("--prompts", required=True, type=Path, metavar="FILE")
+    bench.add_argument(
+        "--held-out", action="store_true", help="FILE holds completions; take what training left"
+    )
     bench.add_argument("--limit", type=int, help="the first N prompts")
     bench.add_argument("--per-category", type=int, metavar="N", help="the first N of each category")
     bench.add_argument("--repeats", type=int, default=1)
@@ -87,6 +92,20 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     record.add_argument("--option", action="append", default=[], metavar="K=V")
     record.add_argument("--name", required=True, help="name of the file in assets/traces")
     record.set_defaults(run=_record)
+
+    circuits = commands.add_parser("record-circuit", help="make the recorded views of circuits")
+    _add_model(circuits)
+    circuits.add_argument("--raw", action="store_true", help="no chat template")
+    circuits.add_argument("--seed", type=int, default=0)
+    circuits.add_argument("--prompt", required=True)
+    circuits.add_argument("--answer", default="", help="the beginning of the answer")
+    circuits.add_argument(
+        "--circuits",
+        default="ff-8,cp-8,hmm-8,btree-8",
+        metavar="NAME-WINDOW,…",
+        help="written to assets/circuits/NAME-WINDOW.json",
+    )
+    circuits.set_defaults(run=_record_circuits, model="byte")
 
     train = commands.add_parser("train", help="make training data and train models")
     kinds = train.add_subparsers(dest="kind", required=True, metavar="KIND")
@@ -251,10 +270,16 @@ def _write(path: Path, text: str) -> None:
 
 
 def _bench(chosen: argparse.Namespace) -> int:
+    from mtp.bench.decoders import split_decoders
     from mtp.bench.measure import Plan, check_plan, run_plan
-    from mtp.bench.prompts import first_of_each, read_prompts
+    from mtp.bench.prompts import Prompt, first_of_each, read_prompts
 
-    prompts = read_prompts(chosen.prompts)
+    if chosen.held_out:
+        from mtp.train.completions import read_completions, split
+
+        prompts = [Prompt(one.prompt) for one in split(list(read_completions(chosen.prompts)))[1]]
+    else:
+        prompts = read_prompts(chosen.prompts)
     if chosen.per_category is not None:
         prompts = first_of_each(prompts, chosen.per_category)
     if chosen.limit is not None:
@@ -263,7 +288,7 @@ def _bench(chosen: argparse.Namespace) -> int:
         raise InputError("No prompts are left to measure; --limit must be at least 1.")
     plan = Plan(
         prompts=prompts,
-        decoders=[name.strip() for name in chosen.drafters.split(",") if name.strip()],
+        decoders=split_decoders(chosen.drafters),
         options=_by_decoder(_pairs(chosen.option)),
         base=_settings(chosen, "-", "ar", {}),
         repeats=chosen.repeats,
@@ -302,6 +327,33 @@ def _record(chosen: argparse.Namespace) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, decoding.trace(run).to_json())
     print(path)
+    return 0
+
+
+def _record_circuits(chosen: argparse.Namespace) -> int:
+    from mtp.circuits.view import check_question, explore
+    from mtp.models.catalog import REPOSITORY
+    from mtp.records.circuit import Question
+
+    questions = []
+    for name in chosen.circuits.split(","):
+        circuit, dash, window = name.strip().partition("-")
+        if not dash or not window.isdecimal():
+            raise InputError(f"--circuits takes NAME-WINDOW, such as hmm-8; not {name[:40]!r}.")
+        mode = "raw" if chosen.raw else "chat"
+        questions.append(
+            Question(circuit, int(window), chosen.prompt, chosen.answer, mode, chosen.seed)
+        )
+        check_question(questions[-1], chosen.model)
+    verifier = _load(chosen)
+    folder = REPOSITORY / "assets" / "circuits"
+    folder.mkdir(parents=True, exist_ok=True)
+    for question in questions:
+        view = explore(verifier, question)
+        assert view is not None  # nobody stops it
+        path = folder / f"{question.circuit}-{question.window}.json"
+        _write(path, view.to_json() + "\n")
+        print(path)
     return 0
 
 

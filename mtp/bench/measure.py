@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from mtp.bench.decoders import Decoder, parse_decoder
 from mtp.bench.outside import ASSISTED, OUTSIDE, generate_outside
 from mtp.bench.prompts import Prompt
 from mtp.decode import peak_memory_mb
@@ -21,19 +22,28 @@ from mtp.models.verifier import Verifier
 from mtp.records.bench import BenchRow, as_text, tabulate
 from mtp.records.settings import Settings
 from mtp.run import start
+from mtp.verify import VERIFICATIONS
 
 _ROW = TypeAdapter(BenchRow)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `base` holds the sampling settings; its prompt and drafter are replaced."""
+    """What to measure. `base` holds the sampling settings; its prompt and drafter are replaced.
+
+    A decoder is a name, or a name with options in brackets; `options` adds to those.
+    """
 
     prompts: Sequence[Prompt]
     decoders: Sequence[str]
     options: Mapping[str, Mapping[str, Any]]
     base: Settings
     repeats: int = 1
+
+    def decoder(self, label: str) -> tuple[Decoder, dict[str, Any]]:
+        """A decoder and all its options. Raises InputError as `parse_decoder` does."""
+        parsed = parse_decoder(label)
+        return parsed, {**self.options.get(label, {}), **parsed.options}
 
 
 def check_plan(plan: Plan) -> None:
@@ -42,17 +52,21 @@ def check_plan(plan: Plan) -> None:
         raise InputError("No decoder is named; name at least one, such as ar,pld,hf.")
     if len(set(plan.decoders)) < len(plan.decoders):
         raise InputError("A decoder is named twice; each is measured once a turn.")
-    for decoder in plan.decoders:
-        given = plan.options.get(decoder, {})
-        if decoder == ASSISTED:
+    for label in plan.decoders:
+        decoder, given = plan.decoder(label)
+        if decoder.verification not in (None, *VERIFICATIONS):
+            raise InputError(
+                f"The verification of {label[:60]} can be {' or '.join(VERIFICATIONS)}."
+            )
+        if decoder.name == ASSISTED:
             _assisted_options(given)
-        elif decoder not in OUTSIDE:
-            settle_options(decoder, given)
+        elif decoder.name not in OUTSIDE:
+            settle_options(decoder.name, given)
         elif given:
-            raise InputError(f"{decoder} has no options.")
-    for decoder in plan.options:
-        if decoder not in plan.decoders:
-            raise InputError(f"Options are given for {decoder!r}, which is not measured.")
+            raise InputError(f"{decoder.name} has no options.")
+    for label in plan.options:
+        if label not in plan.decoders:
+            raise InputError(f"Options are given for {label!r}, which is not measured.")
     if plan.repeats < 1:
         raise InputError(f"Repeats is {plan.repeats}; it must be at least 1.")
 
@@ -90,14 +104,17 @@ def _warm_up(verifier: Verifier, plan: Plan) -> None:
 
 
 def _measure_one(
-    verifier: Verifier, plan: Plan, decoder: str, prompt: Prompt, index: int, repeat: int
+    verifier: Verifier, plan: Plan, label: str, prompt: Prompt, index: int, repeat: int
 ) -> BenchRow:
+    decoder, given = plan.decoder(label)
     settings = dataclasses.replace(plan.base, prompt=prompt.text)
-    if decoder in OUTSIDE:
-        given = plan.options.get(decoder, {})
-        return _measure_outside(verifier, settings, decoder, given, prompt, index, repeat)
+    if decoder.name in OUTSIDE:
+        return _measure_outside(verifier, settings, decoder.name, given, prompt, index, repeat)
     settings = dataclasses.replace(
-        settings, drafter=decoder, drafter_options=plan.options.get(decoder, {})
+        settings,
+        drafter=decoder.name,
+        drafter_options=given,
+        verification=decoder.verification or settings.verification,
     )
     decoding, run = start(verifier, settings)
     for _ in decoding:
@@ -107,7 +124,7 @@ def _measure_one(
     return BenchRow(
         prompt_index=index,
         category=prompt.category,
-        decoder=decoder,
+        decoder=label,
         repeat=repeat,
         prompt_tokens=len(run.prompt_tokens),
         new_tokens=summary.new_tokens,

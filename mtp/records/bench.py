@@ -36,9 +36,10 @@ class BenchRow:
 class TableRow:
     """A decoder over a set of prompts.
 
-    tokens_per_call is all new tokens over all verifier calls. Speeds are medians over prompts and
-    repeats; a ratio is the median over prompts of (decoder's median speed / the other's), with
-    its quartiles.
+    tokens_per_call is all new tokens over all verifier calls; draft_ms and verify_ms are the
+    median over runs of what a call spent drafting and verifying. Speeds are medians over prompts
+    and repeats; a ratio is the median over prompts of (decoder's median speed / the other's),
+    with its quartiles.
     """
 
     category: str
@@ -50,6 +51,8 @@ class TableRow:
     tokens_per_second: float | None
     ratio_to_ar: tuple[float, float, float] | None
     ratio_to_hf: tuple[float, float, float] | None
+    draft_ms: float | None
+    verify_ms: float | None
     peak_memory_mb: float
 
 
@@ -81,8 +84,21 @@ def _table_row(
         tokens_per_second=statistics.median(speeds) if speeds else None,
         ratio_to_ar=_ratio(mine, [row for row in within if row.decoder == "ar"]),
         ratio_to_hf=_ratio(mine, [row for row in within if row.decoder == "hf"]),
+        draft_ms=_milliseconds(mine, "seconds_draft"),
+        verify_ms=_milliseconds(mine, "seconds_verify"),
         peak_memory_mb=max(row.peak_memory_mb for row in mine),
     )
+
+
+def _milliseconds(rows: Sequence[BenchRow], name: str) -> float | None:
+    """The median over runs of a time a verifier call."""
+    times = []
+    for row in rows:
+        seconds: float | None = getattr(row, name)
+        if seconds is None or not row.verifier_calls:
+            return None
+        times.append(1000 * seconds / row.verifier_calls)
+    return statistics.median(times) if times else None
 
 
 def _share(rows: Sequence[BenchRow], name: str) -> float | None:
@@ -128,7 +144,8 @@ def _median_speed(rows: Sequence[BenchRow], prompt: int) -> float | None:
 def as_text(table: Sequence[TableRow]) -> str:
     """The table as aligned text, numbers to three significant digits."""
     heads: tuple[str, ...] = ("category", "decoder", "runs", "tokens/call", "accepted/call")
-    heads += ("rows/call", "tokens/s", "× ar [quartiles]", "× hf [quartiles]", "peak MB")
+    heads += ("rows/call", "draft ms", "verify ms", "tokens/s")
+    heads += ("× ar [quartiles]", "× hf [quartiles]", "peak MB")
     lines = [heads]
     for row in table:
         lines.append(
@@ -139,6 +156,8 @@ def as_text(table: Sequence[TableRow]) -> str:
                 _number(row.tokens_per_call),
                 _number(row.accepted_per_call),
                 _number(row.rows_per_call),
+                _number(row.draft_ms),
+                _number(row.verify_ms),
                 _number(row.tokens_per_second),
                 _spread(row.ratio_to_ar),
                 _spread(row.ratio_to_hf),
