@@ -19,7 +19,7 @@ DEFAULT_MODEL = "smollm2"
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 
-TABS = ("decode", "race")
+TABS = ("decode", "race", "circuit")
 
 # Puts the tab that is looked at into the address bar.
 REMEMBER_TAB = """() => {

@@ -11,6 +11,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from mtp.circuits.marks import write_words
 from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_tokenizer import END_ID, build_tokenizer
@@ -41,7 +42,9 @@ def write_card(
     progress: Mapping[str, Any],
     curve: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Measures the model as written in `out` and writes card.json and card.md beside it."""
+    """Measures the model as written in `out` and writes card.json and card.md beside it; also
+    words.txt, the words of the training text."""
+    write_words(out, (_text(training, number) for number in range(len(training))))
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     bits = held_out_bits(model.eval(), held_out, settings["context"])
     card = {
@@ -75,6 +78,13 @@ def write_card(
     }
     (out / "card.json").write_text(json.dumps(card, indent=1) + "\n")
     (out / "card.md").write_text(_markdown(card))
+
+
+def _text(documents: Documents, number: int) -> str:
+    """A document's text; a space where a turn is marked, so that words do not run together."""
+    tokens = documents.document(number).tolist()
+    raw = bytes(token if token < END_ID else ord(" ") for token in tokens)
+    return raw.decode("utf-8", errors="ignore")
 
 
 def _source(path: Path) -> dict[str, Any]:
