@@ -17,6 +17,7 @@ _TRAINING = {
     "corpus": ("sample completions from a model", "mtp.train.corpus"),
     "byte-lm": ("train the byte-level model", "mtp.train.byte_lm"),
     "circuits": ("train circuit heads on a frozen model", "mtp.train.circuits"),
+    "ptp": ("train noise rows on a frozen model", "mtp.train.ptp"),
 }
 _FAULT = 2  # exit status for anything the person can put right
 

@@ -45,7 +45,7 @@ function nodeDetails(step, node) {
     [term(TEXTS["node.q"], TEXTS["node.q.is"]), short(Math.exp(tree.log_q[node]))],
   ];
   if (judged) facts.push([term(TEXTS["node.p"], TEXTS["node.p.is"]), tree.log_p[node] === null ? "0" : short(Math.exp(tree.log_p[node]))]);
-  facts.push([TEXTS["node.origin"], tree.origins[node].join(", ")]);
+  facts.push([TEXTS["node.origin"], tree.origins[node].join(", ")], ...proposed(step, node));
   const parts = [head(token.text, judged ? tree.status[node] : null), list(facts)];
   if (!judged) return parts;
   parts.push(make("p", { class: "ds-why" }, whyNode(step, node)));
@@ -57,6 +57,18 @@ function nodeDetails(step, node) {
     );
   }
   return parts;
+}
+
+// What the drafter says of its proposal: the circuit's component, the branch of noise rows.
+function proposed(step, node) {
+  const insight = step.insight ?? {};
+  if (insight.kind === "circuit") {
+    const [latent, state, share] = insight.components[node];
+    const words = latent < 0 ? TEXTS["node.component.only"] : fill("node.component.said", { latent: latent + 1, state: state + 1, rank: insight.rank, share: short(100 * share) });
+    return [[term(TEXTS["node.component"], TEXTS["node.component.is"]), words]];
+  }
+  if (insight.kind === "ptp" && insight.from !== null) return [[term(TEXTS["node.branch"], TEXTS["node.branch.is"]), fill("node.branch.said", { drafts: insight.from })]];
+  return [];
 }
 
 function whyNode(step, node) {

@@ -69,7 +69,7 @@ class Backbone:
         self.context_limit: int | None = _context_limit(self.config)
         # transformers 5.24 renamed the argument; models from elsewhere may keep the old name.
         named = inspect.signature(type(model).forward).parameters
-        self._cache_name = "cache" if "cache" in named else "past_key_values"
+        self.cache_name = "cache" if "cache" in named else "past_key_values"
         self._additive = getattr(self.config, "_attn_implementation", "eager") == "eager"
 
     @property
@@ -145,7 +145,7 @@ class Backbone:
         """
         check_top(self.model, layers)
         behind = cache.length if cache is not None else 0
-        given = {} if cache is None else {self._cache_name: cache}
+        given = {} if cache is None else {self.cache_name: cache}
         return run_top(self.model, states, layers, adapter, behind, given)
 
     def _run(self, block: Block, cache: PathCache, last_logits: int) -> Rows:
@@ -172,7 +172,7 @@ class Backbone:
                 **inputs,
                 position_ids=positions[None].to(self.device),
                 attention_mask=self._masks(template.mask, positions, cache.length),
-                **{self._cache_name: cache},
+                **{self.cache_name: cache},
                 use_cache=True,
                 output_hidden_states=bool(block.hidden_layers),
                 logits_to_keep=last_logits,

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from mtp.circuits.head_files import save_head
@@ -13,18 +12,14 @@ from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.decode import software
 from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
-from mtp.records.settings import Settings
-from mtp.records.trace import Verification
-from mtp.run import start
 from mtp.train.circuit_heads import Recipe, Spec, build, evaluate, windows_of
+from mtp.train.held_out import VERIFICATIONS, acceptance
 from mtp.train.run_folder import load_checkpoint, read_curve
 from mtp.train.texts import Text
 
 ROWS = 8  # held-out texts a forward
 TEMPERATURE = 0.7
-NEW_TOKENS = 128
 CURVE_LINES = 10
-VERIFICATIONS: tuple[Verification, ...] = ("rejection", "coupled")
 
 
 def export(
@@ -73,46 +68,15 @@ def export(
         if trainee.adapter is not None:
             save_adapter(trainee.adapter, folder, verifier.name)
         save_head(head, folder, card, torch.bfloat16)
-        card["acceptance"] = acceptance(verifier, spec, folder, held_out[:prompts])
+        card["acceptance"] = acceptance(
+            verifier,
+            f"mtpc-{spec.circuit}",
+            {"head": str(folder)},
+            [text.prompt for text in held_out[:prompts]],
+            TEMPERATURE,
+        )
         save_head(head, folder, card, torch.bfloat16)
         (folder / "card.md").write_text(_markdown(spec, head, card), encoding="utf-8")
-
-
-def acceptance(
-    verifier: Verifier, spec: Spec, folder: Path, texts: Sequence[Text]
-) -> dict[str, Any]:
-    """Accepted drafted tokens a call on held-out prompts, by verification: mean and quartiles."""
-    found: dict[str, Any] = {
-        "prompts": len(texts),
-        "temperature": TEMPERATURE,
-        "new_tokens": NEW_TOKENS,
-    }
-    for verification in VERIFICATIONS:
-        calls, accepted, each = 0, 0, []
-        for number, text in enumerate(texts):
-            settings = Settings(
-                prompt=text.prompt,
-                drafter=f"mtpc-{spec.circuit}",
-                drafter_options={"head": str(folder)},
-                temperature=TEMPERATURE,
-                seed=number,
-                verification=verification,
-                max_new_tokens=NEW_TOKENS,
-            )
-            decoding, run = start(verifier, settings)
-            for _ in decoding:
-                pass
-            summary = decoding.trace(run).summary
-            calls += summary.verifier_calls
-            each.append(summary.accepted_per_call)
-            accepted += summary.new_tokens
-        found[verification] = {
-            "tokens_per_call": round(accepted / calls, 3),
-            "accepted_per_call_quartiles": [
-                round(float(value), 3) for value in np.quantile(each, [0.25, 0.5, 0.75])
-            ],
-        }
-    return found
 
 
 def _command(

@@ -31,7 +31,7 @@ class Schedule:
             raise InputError("Training needs a budget: a number of minutes, of steps, or both.")
         for name, value in dataclasses.asdict(self).items():
             zero = name in self.MAY_BE_ZERO
-            if value is not None and (value < 0 or (value == 0 and not zero)):
+            if isinstance(value, (int, float)) and (value < 0 or (value == 0 and not zero)):
                 raise InputError(
                     f"The {name.replace('_', ' ')} is {value}; it must be "
                     f"{'at least' if zero else 'above'} 0."

@@ -1,0 +1,327 @@
+"""A circuit on a context, looked at: beliefs with and without evidence, samples, verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtp.circuits import marks, shelf
+from mtp.circuits.circuit import UNKNOWN, Circuit
+from mtp.circuits.conditioning import condition, latent_marginals, token_marginals
+from mtp.circuits.head_files import load_card
+from mtp.circuits.inference import log_prob
+from mtp.circuits.information import coarsen, mutual_information
+from mtp.circuits.sampling import draw, sample
+from mtp.circuits.structure import CIRCUIT_NAMES, build
+from mtp.errors import InputError
+from mtp.models.catalog import ENTRIES
+from mtp.models.continuations import Continuations
+from mtp.models.verifier import Verifier
+from mtp.models.vocabulary import Mode, check_prompt
+from mtp.records.circuit import (
+    Beliefs,
+    CircuitView,
+    LatentView,
+    Marked,
+    Numbers,
+    PositionView,
+    Question,
+    Sample,
+    Share,
+    readable,
+)
+from mtp.sampling import Noise
+
+SAMPLES = 20  # joint ones, and as many independent ones
+VERIFIER_SAMPLES = 200
+PERCENTILE = 0.01  # of the verifier's own samples; what it finds less likely is marked
+TOP, TOP_OF_COMPONENT = 6, 4  # tokens that a view keeps of a distribution
+KEEP = 255  # tokens a position that mutual information is computed over
+CONTEXT_BYTES = 160  # of the context's end
+BITS = np.log(2)
+
+
+def check_question(question: Question, model: str) -> None:
+    """Checks all that needs no model, so that none is loaded in vain. Raises InputError."""
+    check_prompt(question.prompt)
+    if question.answer.strip():
+        check_prompt(question.answer)
+    if question.mode not in ("chat", "raw"):
+        raise InputError(f"The mode is {question.mode[:40]!r}; it can be chat or raw.")
+    Noise(question.seed)
+    if question.circuit not in CIRCUIT_NAMES:
+        raise InputError(
+            f"The circuit is {question.circuit[:40]!r}; it can be {', '.join(CIRCUIT_NAMES)}."
+        )
+    there = shelved()
+    if model in ENTRIES and model not in there:
+        raise InputError(_none_for(model, there))
+
+
+def shelved() -> dict[str, list[str]]:
+    """Which circuits there are for which model, such as {"byte": ["btree-16", "cp-8"]}."""
+    found: dict[str, list[str]] = {}
+    for head in shelf.shelved():
+        if not head.config.lora:
+            found.setdefault(str(load_card(head.folder).get("model", "?")), []).append(head.label)
+    return found
+
+
+def explore(
+    verifier: Verifier,
+    question: Question,
+    tell: Callable[[float], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> CircuitView | None:
+    """The view that a question asks for; None where it was stopped. Seeded: same view every time.
+
+    Raises InputError for a circuit that is not there, a prompt that is no good or too long.
+    """
+    heads = [one for one in shelf.heads_for(verifier.weights_sha256) if not one.config.lora]
+    if not heads:
+        raise InputError(_none_for(verifier.name, shelved()))
+    chosen = shelf.choose(heads, question.circuit, question.window, 0, verifier.name)
+    head = shelf.load(chosen.folder, verifier).head.head
+    vocabulary = verifier.vocabulary
+    ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
+    if question.answer:
+        ids += vocabulary.tokenizer(question.answer, add_special_tokens=False, verbose=False)[
+            "input_ids"
+        ]
+    context = Continuations(verifier.backbone, ids, head.structure.window, stop)
+    if stop():
+        return None
+    with torch.inference_mode():
+        made = head(context.hidden.float().cpu()[None])
+    numbers = Numbers(*(part[0].numpy() for part in (made.inputs, made.root, made.transitions)))
+    circuit = circuit_of(head.structure.circuit, numbers)
+    generator = torch.Generator().manual_seed(question.seed)
+    drafted = head.vocabulary.ids
+    own = _verifier_log_p(context, generator, vocabulary.stop_ids, tell, stop)
+    if own is None:
+        return None
+    joint = sample(circuit, SAMPLES, generator)
+    single = token_marginals(circuit).expand(SAMPLES, -1, -1)
+    drawn = [joint.tokens[:, 0], draw(single, generator)]
+    states = [joint.states[:, 0], torch.zeros(SAMPLES, 0, dtype=torch.long)]
+    said = b"".join(vocabulary.bytes_of(token) for token in ids[-CONTEXT_BYTES:])
+    judge = _Judge(
+        circuit,
+        tuple(vocabulary.bytes_of(int(token)) for token in drafted),
+        tuple(np.flatnonzero(np.isin(drafted, list(vocabulary.stop_ids))).tolist()),
+        said,
+        float(np.quantile(own, PERCENTILE)),
+        marks.known_words(verifier.name),
+    )
+    judged = []
+    for tokens, latents in zip(drawn, states, strict=True):
+        scores = context.score(torch.from_numpy(drafted)[tokens])
+        judged.append(judge.samples(tokens, latents, scores))
+    kept = KEEP if circuit.vocabulary > 2 * KEEP else None
+    return CircuitView(
+        model=verifier.name,
+        weights_sha256=verifier.weights_sha256,
+        dtype=verifier.dtype,
+        device=verifier.device,
+        mode=question.mode,
+        prompt=question.prompt,
+        answer=question.answer,
+        seed=question.seed,
+        circuit=head.structure.circuit,
+        window=head.structure.window,
+        rank=head.structure.rank,
+        context=said[-CONTEXT_BYTES:].decode("utf-8", errors="ignore"),
+        pieces=judge.pieces,
+        ends=judge.ends,
+        beliefs=beliefs(circuit),
+        information=information(circuit, kept),
+        kept=kept,
+        joint=judged[0],
+        independent=judged[1],
+        verifier_log_p=tuple(round(value, 3) for value in own),
+        threshold=judge.threshold,
+        known_words=None if judge.words is None else len(judge.words),
+        numbers=numbers,
+    )
+
+
+def circuit_of(name: str, numbers: Numbers) -> Circuit:
+    """The circuit of these parameters in float64, normalised again, as a batch of one."""
+    structure = build(name, *numbers.inputs.shape[:2])
+
+    def normalised(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array.astype(np.float64))[None].log_softmax(-1)
+
+    inputs, root = normalised(numbers.inputs), normalised(numbers.root)
+    return Circuit(structure, inputs, root, normalised(numbers.transitions))
+
+
+def beliefs(circuit: Circuit, log_evidence: float = 0.0, before: Circuit | None = None) -> Beliefs:
+    """What a circuit (a batch of one) says of its latents and positions.
+
+    `before`: the same circuit without the evidence, to tell what the evidence changed.
+    """
+    states = latent_marginals(circuit)[0].exp()  # (L, r)
+    latents = tuple(
+        LatentView(
+            latent.parent,
+            latent.start,
+            latent.stop,
+            _rounded(states[latent.index]),
+            tuple(_rounded(row) for row in circuit.weights(latent.index)[0].exp()),
+        )
+        for latent in circuit.structure.latents
+    )
+    marginals = token_marginals(circuit)[0].exp()  # (n, v)
+    old = None if before is None else token_marginals(before)[0].exp()
+    inputs = circuit.inputs[0].exp()  # (n, r, v)
+    positions = tuple(
+        PositionView(
+            owner,
+            _top(marginals[place], TOP, None if old is None else old[place]),
+            tuple(_top(row, TOP_OF_COMPONENT) for row in inputs[place]),
+        )
+        for place, owner in enumerate(circuit.structure.owners)
+    )
+    return Beliefs(latents, positions, log_evidence)
+
+
+def given(
+    circuit: Circuit, tokens: Sequence[int] = (), clamped: tuple[int, int] | None = None
+) -> tuple[Circuit, float]:
+    """The circuit given the window's first tokens and one latent's state, and their joint natural
+    log-probability. Raises InputError as `condition` does.
+    """
+    latents = len(circuit.structure.latents)
+    windows = torch.tensor([list(tokens)], dtype=torch.long)
+    if clamped is None:
+        return condition(circuit, windows), float(log_prob(circuit, windows))
+    if not 0 <= clamped[0] < latents:
+        raise InputError(f"This circuit has {latents} latents; there is no latent {clamped[0]}.")
+    states = torch.full((1, latents), UNKNOWN, dtype=torch.long)
+    states[0, clamped[0]] = clamped[1]
+    only = condition(circuit, states=states)
+    prior = float(latent_marginals(circuit)[0, clamped[0], clamped[1]])
+    return condition(only, windows), prior + float(log_prob(only, windows))
+
+
+def information(circuit: Circuit, kept: int | None = None) -> tuple[tuple[float, ...], ...]:
+    """Mutual information of positions in bits (n, n), entropies on the diagonal; over the `kept`
+    most probable tokens and the rest as one, which is a lower bound.
+    """
+    table = mutual_information(coarsen(circuit, kept).circuit if kept else circuit)[0] / BITS
+    if not circuit.structure.latents:  # independent: what is left is rounding
+        table = table.diag().diag()
+    return tuple(_rounded(row) for row in table)
+
+
+def draw_one(
+    circuit: Circuit, seed: int, number: int
+) -> tuple[tuple[int, ...], tuple[int, ...], float]:
+    """Tokens, latent states and log q of a joint sample; seed and number decide which."""
+    generator = torch.Generator().manual_seed((seed << 20) + number)
+    drawn = sample(circuit, 1, generator)
+    tokens = drawn.tokens[:, 0]
+    return (
+        tuple(tokens[0].tolist()),
+        tuple(drawn.states[0, 0].tolist()),
+        float(log_prob(circuit, tokens)),
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """All that decides whether a sample is possible."""
+
+    circuit: Circuit
+    pieces: tuple[bytes, ...]
+    ends: tuple[int, ...]
+    before: bytes
+    threshold: float
+    words: frozenset[str] | None
+
+    def samples(self, tokens: Tensor, states: Tensor, scores: Tensor) -> tuple[Sample, ...]:
+        """Windows (S, n), their latent states (S, L) and the verifier's log p (S, n), judged."""
+        lengths = _lengths(tokens, self.ends)
+        after = torch.arange(tokens.shape[1])[None] >= lengths[:, None]
+        log_q = log_prob(self.circuit, tokens.masked_fill(after, UNKNOWN)).tolist()
+        log_p = scores.masked_fill(after, 0.0).sum(1).tolist()
+        return tuple(
+            self._sample(row, chosen, int(length), q, p)
+            for row, chosen, length, q, p in zip(
+                tokens.tolist(), states.tolist(), lengths, log_q, log_p, strict=True
+            )
+        )
+
+    def _sample(
+        self, tokens: list[int], states: list[int], length: int, log_q: float, log_p: float
+    ) -> Sample:
+        ended = tokens[length - 1] in self.ends
+        text = tokens[: length - 1] if ended else tokens[:length]
+        raw = b"".join(self.pieces[token] for token in text)
+        found = [Marked("broken", readable(part)) for part in marks.broken_bytes(raw, ended)[:1]]
+        if self.words is not None:
+            unknown = marks.unknown_words(self.before, raw, ended, self.words)
+            found += [Marked("word", word) for word in unknown]
+        if log_p < self.threshold:
+            found.append(Marked("unlikely"))
+        shown = readable(raw + (self.pieces[tokens[length - 1]] if ended else b""))
+        return Sample(
+            tuple(tokens), tuple(states), shown, round(log_q, 4), round(log_p, 4), tuple(found)
+        )
+
+
+def _verifier_log_p(
+    context: Continuations,
+    generator: torch.Generator,
+    stop_ids: frozenset[int],
+    tell: Callable[[float], None],
+    stop: Callable[[], bool],
+) -> list[float] | None:
+    """Log-probability of the verifier's own samples, each up to its end; None if stopped."""
+    done = 0
+
+    def step() -> bool:
+        nonlocal done
+        done += 1
+        tell(done / context.length)
+        return stop()
+
+    tokens, logs = context.sample(VERIFIER_SAMPLES, generator, step)
+    if stop():
+        return None
+    after = torch.arange(tokens.shape[1])[None] >= _lengths(tokens, tuple(stop_ids))[:, None]
+    values: list[float] = logs.masked_fill(after, 0.0).sum(1).tolist()
+    return values
+
+
+def _lengths(tokens: Tensor, ends: tuple[int, ...]) -> Tensor:
+    """How many tokens of each row (S, n) count: up to and with the first that ends the text."""
+    ending = torch.isin(tokens, torch.tensor(ends, dtype=torch.long))
+    first = ending.int().argmax(1) + 1
+    return torch.where(ending.any(1), first, tokens.shape[1])
+
+
+def _top(probabilities: Tensor, count: int, old: Tensor | None = None) -> tuple[Share, ...]:
+    """The most probable tokens; none of probability zero."""
+    found = probabilities.topk(min(count, len(probabilities)))
+    before = [None] * len(found.indices) if old is None else _rounded(old[found.indices])
+    triples = zip(found.indices.tolist(), _rounded(found.values), before, strict=True)
+    return tuple(Share(token, p, was) for token, p, was in triples if p > 0)
+
+
+def _rounded(row: Tensor) -> tuple[float, ...]:
+    return tuple(float(f"{value:.5g}") for value in row.tolist())
+
+
+def _none_for(model: str, there: dict[str, list[str]]) -> str:
+    known = "; ".join(f"{name}: {', '.join(labels)}" for name, labels in there.items()) or "none"
+    return (
+        f"There are no circuits for the model {model[:80]} yet. Trained circuits, by model: "
+        f"{known}. Choose another model under Model and sampling, or look at a recorded view."
+    )

@@ -1,0 +1,59 @@
+"""Acceptance of a trained drafter on held-out prompts, for its card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtp.models.verifier import Verifier
+from mtp.records.settings import Settings
+from mtp.records.trace import Verification
+from mtp.run import start
+
+NEW_TOKENS = 128
+VERIFICATIONS: tuple[Verification, ...] = ("rejection", "coupled")
+
+
+def acceptance(
+    verifier: Verifier,
+    drafter: str,
+    options: Mapping[str, Any],
+    prompts: Sequence[str],
+    temperature: float,
+) -> dict[str, Any]:
+    """By verification: tokens a call over all prompts, and quartiles over prompts of accepted
+    drafts a call.
+    """
+    found: dict[str, Any] = {
+        "prompts": len(prompts),
+        "temperature": temperature,
+        "new_tokens": NEW_TOKENS,
+    }
+    for verification in VERIFICATIONS:
+        calls, tokens, each = 0, 0, []
+        for seed, prompt in enumerate(prompts):
+            settings = Settings(
+                prompt=prompt,
+                drafter=drafter,
+                drafter_options=options,
+                temperature=temperature,
+                seed=seed,
+                verification=verification,
+                max_new_tokens=NEW_TOKENS,
+            )
+            decoding, run = start(verifier, settings)
+            for _ in decoding:
+                pass
+            summary = decoding.trace(run).summary
+            calls += summary.verifier_calls
+            tokens += summary.new_tokens
+            each.append(summary.accepted_per_call)
+        found[verification] = {
+            "tokens_per_call": round(tokens / calls, 3),
+            "accepted_per_call_quartiles": [
+                round(float(value), 3) for value in np.quantile(each, [0.25, 0.5, 0.75])
+            ],
+        }
+    return found

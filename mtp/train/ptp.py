@@ -1,0 +1,288 @@
+"""`train ptp`: noise rows on a frozen model by distillation on its own samples (PTP §4)."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from mtp.errors import InputError
+from mtp.models.lora import LowRankAdapter
+from mtp.models.verifier import Verifier, load_verifier
+from mtp.ptp.embedding import EMBEDDINGS
+from mtp.ptp.intervals import training_shares
+from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_noise
+from mtp.sampling import Sampling
+from mtp.train import ptp_card
+from mtp.train.completions import read_header
+from mtp.train.muon import Muon
+from mtp.train.ptp_quality import Quality, measure
+from mtp.train.ptp_rows import choose_windows, loss_of, noise_of, predict, read
+from mtp.train.run_folder import RunFolder
+from mtp.train.schedule import Schedule
+from mtp.train.texts import Text, batches, read_texts
+
+CLIP = 1.0
+QUICK_TEXTS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Schedule):
+    """How noise rows are trained.
+
+    A step takes `rows` noise rows in each of `texts` completions. Windows grow through `lengths`:
+    to the next one when offset 1 is right as often as `gate` on held-out text, or when an even
+    share of the budget is used up. `discount` weighs offset j by discount^j.
+    """
+
+    variant: str = "o-ptp"
+    embedding: str = "binary"
+    anchors: int = 3
+    rank: int = 32
+    texts: int = 8
+    context: int = 1024
+    rows: int = 256
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    gate: float = 0.95
+    discount: float = 0.95
+    learning_rate: float = 4e-3
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 1.0
+
+    MAY_BE_ZERO = ("seed", "top_k")
+
+    def __post_init__(self) -> None:
+        """Raises InputError as `Schedule` does, and for unknown variants, embeddings, lengths."""
+        super().__post_init__()
+        if self.variant not in VARIANTS:
+            raise InputError(f"The variant is one of {', '.join(VARIANTS)}.")
+        if self.embedding not in EMBEDDINGS:
+            raise InputError(f"The embedding is one of {', '.join(EMBEDDINGS)}.")
+        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
+            raise InputError("The window lengths rise, such as 1,2,4,8,16.")
+        Sampling(self.temperature, self.top_k, self.top_p)
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the noise means: the final distribution it picks from."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+
+def check_corpus(paths: Sequence[Path], verifier: Verifier, sampling: Sampling) -> None:
+    """Raises InputError for completions not sampled from the base itself with this sampling: on
+    other text the noise of the tokens is not uniform, and a drafter learns little.
+    """
+    for path in paths:
+        header = read_header(path)
+        if header is None:
+            raise InputError(f"{path} has no header; `python -m mtp train corpus` writes one.")
+        wanted = {
+            "weights_sha256": verifier.weights_sha256,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+        }
+        for name, value in wanted.items():
+            if header.get(name) != value:
+                raise InputError(
+                    f"The completions in {path} were sampled with {name} {header.get(name)}; this "
+                    f"training needs {value}: the base's own samples at its temperature."
+                )
+
+
+def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
+    """Adapter and embedding before training; functions of the seed."""
+    backbone = verifier.backbone
+    config = PtpConfig(
+        variant=recipe.variant,  # type: ignore[arg-type]
+        base_sha256=verifier.weights_sha256,
+        hidden=backbone.hidden_size,
+        temperature=recipe.temperature,
+        embedding="constant" if recipe.variant == "independent" else recipe.embedding,  # type: ignore[arg-type]
+        anchors=recipe.anchors,
+        top_k=recipe.top_k,
+        top_p=recipe.top_p,
+        longest=recipe.lengths[-1],
+    )
+    generator = torch.Generator().manual_seed(recipe.seed)
+    layers = range(int(backbone.config.num_hidden_layers))
+    adapter = LowRankAdapter(
+        backbone.model, layers, recipe.rank, recipe.rank, generator=generator
+    ).to(backbone.device)
+    noise = build_noise(config, backbone.model, generator).to(backbone.device)
+    return PtpWeights(config, adapter, noise)
+
+
+def optimizers_of(weights: PtpWeights, recipe: Recipe) -> list[Optimizer]:
+    """Muon for the adapter's matrices, AdamW for the embedding."""
+    return [
+        Muon(list(weights.adapter.parameters()), recipe.learning_rate, weight_decay=0.0),
+        AdamW(weights.noise.parameters(), recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def train(
+    folder: Path,
+    verifier: Verifier,
+    training: Sequence[Text],
+    held_out: Sequence[Text],
+    recipe: Recipe,
+    *,
+    save_every: float = 120.0,
+    report: Callable[[str], None] = lambda line: None,
+) -> PtpWeights:
+    """Trains in `folder` until the budget is used; goes on from the checkpoint that is there."""
+    settings = dataclasses.asdict(recipe) | {
+        "model": verifier.name,
+        "weights_sha256": verifier.weights_sha256,
+    }
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
+    backbone = verifier.backbone
+    weights = build(recipe, verifier)
+    parameters = [*weights.adapter.parameters(), *weights.noise.parameters()]
+    optimizers = optimizers_of(weights, recipe)
+    step, seconds, seen, stage, stage_began = 0, 0.0, 0, 0, 0.0
+    state = run_folder.load()
+    if state is not None:
+        weights.adapter.load_state_dict(state["adapter"])
+        weights.noise.load_state_dict(state["noise"])
+        for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(old)
+        step, seconds, seen, stage, stage_began = state["progress"]
+    quick = [text.cut(recipe.context) for text in held_out[:QUICK_TEXTS]]
+    rng = np.random.default_rng([recipe.seed, step])
+    source = batches(training, rng, recipe.texts, recipe.context)
+    before, started = seconds, time.monotonic()
+    saved, losses = started, []
+    while recipe.used(step, seconds) < 1:
+        rate = recipe.rate(step, seconds)
+        length = recipe.lengths[stage]
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        found = read(backbone, next(source), recipe.sampling)
+        windows = choose_windows(found, max(1, recipe.rows // length), length, generator)
+        shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
+        noise = noise_of(found, windows, shares)
+        logits = predict(backbone, weights, found, windows, noise)
+        loss = loss_of(weights, found, windows, logits, recipe.sampling, recipe.discount)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, CLIP)
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+        step, seen = step + 1, seen + int(windows.counted.sum())
+        seconds = before + time.monotonic() - started
+        used = recipe.used(step, seconds)
+        if used >= 1 or time.monotonic() - saved > save_every:
+            quality = measure(backbone, weights, quick, recipe.sampling, recipe.lengths[-1])
+            line = {
+                "step": step,
+                "seconds": seconds,
+                "rows": seen,
+                "length": length,
+                "learning_rate": rate,
+                "loss": float(np.mean(losses)),
+                **_told(quality),
+            }
+            share = 1 / len(recipe.lengths)
+            passed = quality.accuracy[0] >= recipe.gate
+            if stage + 1 < len(recipe.lengths) and (passed or used - stage_began >= share):
+                stage, stage_began = stage + 1, used
+            run_folder.save(
+                {
+                    "adapter": weights.adapter.state_dict(),
+                    "noise": weights.noise.state_dict(),
+                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                    "progress": [step, seconds, seen, stage, stage_began],
+                },
+                line,
+            )
+            report(_sentence(line))
+            saved, losses = time.monotonic(), []
+    return weights
+
+
+def _told(quality: Quality) -> dict[str, Any]:
+    return {
+        "accuracy": list(quality.accuracy),
+        "shuffled": quality.shuffled,
+        "ceiling": quality.ceiling,
+        "leading": quality.leading,
+    }
+
+
+def _sentence(line: dict[str, Any]) -> str:
+    return (
+        f"step {line['step']}, {line['seconds'] / 60:.1f} min, {line['rows'] / 1e6:.2f}M rows, "
+        f"windows of {line['length']}: loss {line['loss']:.3f}; held out: offset 1 "
+        f"{line['accuracy'][0]:.3f} (shuffled {line['shuffled']:.3f}, blind at most "
+        f"{line['ceiling']:.3f}), {line['leading']:.2f} right in a row"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `train ptp`."""
+    parser.add_argument("--model", default="byte", help="the frozen base model")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="its own completions")
+    parser.add_argument("--folder", type=Path, required=True, help="of the run; goes on if there")
+    parser.add_argument("--minutes", type=float, help="training time in all, breaks not counted")
+    parser.add_argument("--steps", type=int, help="steps in all")
+    parser.add_argument("--variant", choices=VARIANTS, default=Recipe.variant)
+    parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
+    parser.add_argument("--lengths", default="1,2,4,8,16", help="of windows, one after another")
+    for name in ("anchors", "rank", "texts", "context", "rows", "top_k", "seed"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Recipe, name))
+    for name in ("gate", "discount", "learning_rate", "temperature", "top_p"):
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=float, default=getattr(Recipe, name)
+        )
+    parser.add_argument("--dtype", help="of the base model; chosen for the processor")
+    parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
+    parser.add_argument("--export", type=Path, help="only write the run's drafter and its card")
+    parser.add_argument(
+        "--prompts", type=int, default=40, help="held-out prompts decoded for the card"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains, or exports what was trained; returns the exit status 0."""
+    names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
+    lengths = tuple(int(part) for part in args.lengths.split(",") if part.strip().isdecimal())
+    recipe = Recipe(**{name: getattr(args, name) for name in names}, lengths=lengths)
+    verifier = load_verifier(args.model, args.dtype)
+    check_corpus(args.data, verifier, recipe.sampling)
+    training, held_out = read_texts(args.data, verifier.vocabulary)
+    if args.export is not None:
+        ptp_card.export(
+            args.folder,
+            args.export,
+            verifier,
+            build(recipe, verifier),
+            [text.cut(recipe.context) for text in held_out],
+            args.prompts,
+        )
+        return 0
+    train(
+        args.folder,
+        verifier,
+        training,
+        held_out,
+        recipe,
+        save_every=args.save_every,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    return 0

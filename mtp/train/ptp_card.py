@@ -1,0 +1,130 @@
+"""A trained PTP drafter as it ships, with its gate, calibration, curve and acceptance held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mtp.decode import software
+from mtp.models.verifier import Verifier
+from mtp.ptp.weights import PtpWeights, save_ptp
+from mtp.sampling import Sampling
+from mtp.train.held_out import NEW_TOKENS, acceptance
+from mtp.train.ptp_quality import Quality, measure
+from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
+from mtp.train.texts import Text
+
+CURVE_LINES = 14
+
+
+def export(
+    run_folder: Path,
+    out: Path,
+    verifier: Verifier,
+    weights: PtpWeights,
+    held_out: Sequence[Text],
+    prompts: int,
+) -> None:
+    """Writes the drafter of the run's checkpoint, in bfloat16, with its card, to a folder in `out`.
+
+    Gains and calibration are measured on the first half of the held-out texts, accuracy on the
+    second. Raises InputError where the run has no checkpoint yet.
+    """
+    state = load_checkpoint(run_folder)
+    weights.adapter.load_state_dict(state["adapter"])
+    weights.noise.load_state_dict(state["noise"])
+    with torch.no_grad():
+        for parameter in [*weights.adapter.parameters(), *weights.noise.parameters()]:
+            parameter.copy_(parameter.to(torch.bfloat16))  # as it will be read back
+    config = weights.config
+    sampling = Sampling(config.temperature, config.top_k, config.top_p)
+    half = max(1, len(held_out) // 2)
+    backbone = verifier.backbone
+    fitted = measure(backbone, weights, held_out[:half], sampling, config.longest)
+    quality = measure(backbone, weights, held_out[half:], sampling, config.longest, seed=1)
+    weights = replace(weights, config=replace(config, gains=fitted.gains, stands=fitted.stands))
+    base = Path(verifier.name).name
+    folder = out / f"{base}-{config.variant}"
+    card: dict[str, Any] = {
+        "settings": read_settings(run_folder),
+        "steps": state["progress"][0],
+        "minutes": round(state["progress"][1] / 60, 1),
+        "rows": state["progress"][2],
+        "parameters": sum(p.numel() for p in weights.adapter.parameters())
+        + sum(p.numel() for p in weights.noise.parameters()),
+        "held_out": vars(quality),
+        "software": software(),
+        "curve": read_curve(run_folder),
+    }
+    save_ptp(weights, folder, base, card)
+    card["acceptance"] = acceptance(
+        verifier,
+        config.variant,
+        {"weights": str(folder)},
+        [text.prompt for text in held_out[half : half + prompts]],
+        config.temperature,
+    )
+    save_ptp(weights, folder, base, card)
+    (folder / "card.md").write_text(_markdown(base, weights, quality, card), encoding="utf-8")
+
+
+def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, Any]) -> str:
+    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
+    curve = "\n".join(
+        f"| {line['step']} | {line['rows'] / 1e6:.2f} | {line['length']} | {line['loss']:.3f} "
+        f"| {line['accuracy'][0]:.3f} | {line['shuffled']:.3f} | {line['leading']:.2f} |"
+        for line in card["curve"][::-1][::every][::-1]
+    )
+    by_offset = ", ".join(f"{value:.2f}" for value in quality.accuracy)
+    accepted = card["acceptance"]
+    rows = "\n".join(
+        f"| {kind} | {accepted[kind]['tokens_per_call']:.2f} |" for kind in ("coupled", "rejection")
+    )
+    options = " ".join(
+        f"--{name.replace('_', '-')} "
+        + (",".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in card["settings"].items()
+        if value is not None and name not in ("weights_sha256",)
+    )
+    config = weights.config
+    return f"""# {base} {config.variant}
+
+Noise rows on the frozen model `{base}` (weights `{config.base_sha256[:16]}…`): a gated adapter of
+rank {weights.adapter.rank} on every layer and a {config.embedding} noise embedding,
+{card["parameters"]:,} parameters, stored as bfloat16. Trained for temperature
+{config.temperature}, top-k {config.top_k}, top-p {config.top_p}; at other settings the text is as
+exact and fewer drafts stand.
+
+## Does it read its noise?
+
+On {quality.windows:,} held-out windows with known noise, offset 1 is right in
+{quality.accuracy[0]:.3f}; with another's noise in {quality.shuffled:.3f}; a drafter blind to its
+noise can reach {quality.ceiling:.3f}. By offset: {by_offset}. Right in a row from the start:
+{quality.leading:.2f} of {config.longest}.
+
+## Decoding
+
+{accepted["prompts"]} held-out prompts at temperature {accepted["temperature"]}, at most
+{NEW_TOKENS} new tokens each:
+
+| verification | tokens per call |
+|---|---|
+{rows}
+
+## Training
+
+{card["steps"]:,} steps, {card["minutes"]:.0f} minutes, {card["rows"] / 1e6:.2f}M noise rows. Made
+with
+
+```
+python -m mtp train ptp --data CORPUS --folder RUN {options}
+```
+
+| step | M rows | window | loss | offset 1 | shuffled | right in a row |
+|---|---|---|---|---|---|---|
+{curve}
+"""

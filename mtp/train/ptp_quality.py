@@ -1,0 +1,159 @@
+"""How well a PTP drafter reads its noise, on held-out texts: accuracy, gains, calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mtp.models.backbone import Backbone
+from mtp.ptp.weights import PtpWeights
+from mtp.sampling import Sampling, cumulative, final_probabilities
+from mtp.train.ptp_rows import Read, Windows, choose_windows, noise_of, predict, read, targets
+from mtp.train.texts import Text
+
+ROWS = 8  # texts a forward
+BINS = 12  # of the calibration
+COUNT = 16  # windows a text
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Shares over held-out windows with known, uniform noise.
+
+    accuracy[j]: offset j + 1 right. shuffled: offset 1 right when the noise is another's. ceiling:
+    what a drafter blind to its noise can reach there, the mean of the base's largest probability.
+    leading: mean number of right tokens from the start. gains: H(b). stands: calibration.
+    """
+
+    accuracy: tuple[float, ...]
+    shuffled: float
+    ceiling: float
+    leading: float
+    gains: tuple[float, ...]
+    stands: tuple[tuple[float, float], ...]
+    windows: int
+
+
+@torch.no_grad()
+def measure(
+    backbone: Backbone,
+    weights: PtpWeights,
+    texts: Sequence[Text],
+    sampling: Sampling,
+    length: int,
+    seed: int = 0,
+) -> Quality:
+    """Measures windows of `length` rows in every text."""
+    generator = torch.Generator().manual_seed(seed)
+    # C-PTP's last row cannot be judged (see `_judged`), so there is one more.
+    asked = length + int(weights.config.variant == "c-ptp")
+    right: list[Tensor] = []
+    sure: list[Tensor] = []
+    counts: list[Tensor] = []
+    shuffled, ceiling, first = 0.0, 0.0, 0
+    for start in range(0, len(texts), ROWS):
+        found = read(backbone, texts[start : start + ROWS], sampling)
+        windows = choose_windows(found, COUNT, asked, generator)
+        shares = torch.rand(windows.place.shape, generator=generator, dtype=torch.float64)
+        noise = noise_of(found, windows, shares)
+        logits = predict(backbone, weights, found, windows, noise)
+        hit, confidence, counted = _judged(weights, found, windows, logits, sampling, noise)
+        right.append(hit[:, :length])
+        sure.append(confidence[:, :length])
+        counts.append(counted[:, :length])
+        order = torch.randperm(noise.numel(), generator=generator)
+        other = noise.flatten()[order].view_as(noise)
+        logits = predict(backbone, weights, found, windows, other)
+        missed, _, _ = _judged(weights, found, windows, logits, sampling, other)
+        shuffled += float((missed & counted)[:, 0].sum())
+        roots = windows.place.view(-1, windows.length)[:, 0].view(len(found.ids), -1)
+        shift = int(weights.config.variant == "c-ptp")
+        at = (roots + shift).clamp(max=found.ids.shape[1] - 1)
+        best = final_probabilities(found.logits, sampling).amax(-1).gather(1, at)
+        ceiling += float((best.flatten() * counted[:, 0]).sum())
+        first += int(counted[:, 0].sum())
+    hits, confidences, known = torch.cat(right), torch.cat(sure), torch.cat(counts)
+    accuracy = (hits & known).sum(0) / known.sum(0).clamp(min=1)
+    replaced = 0 if weights.config.variant == "c-ptp" else 1
+    whole = known.all(1)
+    lead = (hits & known).long().cumprod(1).sum(1).double()
+    return Quality(
+        accuracy=tuple(round(float(value), 4) for value in accuracy),
+        shuffled=round(shuffled / max(1, first), 4),
+        ceiling=round(ceiling / max(1, first), 4),
+        leading=round(float(lead[whole].mean()) if bool(whole.any()) else 0.0, 4),
+        gains=_gains(hits[whole], replaced),
+        stands=_calibration(hits, confidences, known, replaced),
+        windows=int(known[:, 0].sum()),
+    )
+
+
+def _judged(
+    weights: PtpWeights,
+    found: Read,
+    windows: Windows,
+    logits: Tensor,
+    sampling: Sampling,
+    noise: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Right or not, the confidence, and counted or not, of each row: (windows, L) each.
+
+    C-PTP picks its token with the noise of the token after the one whose noise the row read: the
+    next row's, so that its last offset is not judged.
+    """
+    shape = (-1, windows.length)
+    if weights.config.variant != "c-ptp":
+        wanted = targets(found, windows, shift=0)
+        best = logits.float().softmax(-1).max(-1)
+        hit = best.indices == wanted.tokens
+        return hit.view(shape), best.values.view(shape), wanted.counted.view(shape)
+    wanted = targets(found, windows, shift=1)
+    u = noise.view(shape).roll(-1, dims=1).view_as(noise)
+    edges = cumulative(final_probabilities(logits, sampling))
+    token = torch.searchsorted(edges, u[:, :, None].contiguous(), right=True)[:, :, 0]
+    last = edges.shape[-1] - 1
+    token = token.clamp(max=last)
+    high = edges.gather(2, token[:, :, None])[:, :, 0]
+    low = edges.gather(2, (token - 1).clamp(min=0)[:, :, None])[:, :, 0] * (token > 0)
+    sure = 2 * torch.minimum(u - low, high - u)
+    # The token's noise must be known too: it is that of the next row.
+    following = windows.counted.view(shape).roll(-1, dims=1)
+    following[:, -1] = False
+    counted = wanted.counted.view(shape) & following
+    return (token == wanted.tokens).view(shape), sure.view(shape), counted
+
+
+def _gains(hits: Tensor, replaced: int) -> tuple[float, ...]:
+    """H(b), b = 1 … L, of whole windows (N, L): right tokens in a row behind the replaced ones."""
+    if not len(hits):
+        return ()
+    useful = hits[:, replaced:].long().cumprod(1).double().mean(0).cumsum(0).tolist()
+    return tuple(round(value, 4) for value in [0.0] * replaced + useful)
+
+
+def _calibration(
+    hits: Tensor, sure: Tensor, known: Tensor, replaced: int
+) -> tuple[tuple[float, float], ...]:
+    """Confidence against the share that stood, of rows before which all useful ones were right."""
+    useful, counted = hits[:, replaced:], known[:, replaced:]
+    before = torch.ones_like(useful)
+    before[:, 1:] = useful[:, :-1].long().cumprod(1).bool()
+    asked = before & counted
+    confidence = sure[:, replaced:][asked].double().cpu().numpy()
+    stood = useful[asked].double().cpu().numpy()
+    if len(confidence) < 10 * BINS:
+        return ()
+    edges = np.quantile(confidence, np.linspace(0, 1, BINS + 1))
+    places = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, BINS - 1)
+    pairs = []
+    highest = 0.0
+    for place in range(BINS):
+        mine = places == place
+        if mine.any():
+            highest = max(highest, float(stood[mine].mean()))
+            pairs.append((round(float(confidence[mine].mean()), 4), round(highest, 4)))
+    return tuple(dict(pairs).items())

@@ -1,0 +1,170 @@
+"""Noise rows in training: windows of known tokens as noise, packed under one mask. PTP §4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as fn
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from mtp.models.backbone import Backbone
+from mtp.ptp.intervals import drawable, intervals, noise_inside
+from mtp.ptp.weights import PtpWeights
+from mtp.sampling import Sampling, final_probabilities
+from mtp.train.texts import Text, in_answers, padded
+
+
+@dataclass(frozen=True)
+class Read:
+    """Texts as the frozen base reads them.
+
+    ids (B, S), −1 behind a text's end. places (B, S): True where an answer's token comes next and
+    a run's noise can pick it. low, high (B, S): that noise's interval, float64. logits (B, S, V).
+    """
+
+    ids: Tensor
+    places: Tensor
+    low: Tensor
+    high: Tensor
+    logits: Tensor
+    cache: DynamicCache
+
+
+@torch.no_grad()
+def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
+    """One forward of the base over a batch of texts."""
+    ids = padded(texts).to(backbone.device)
+    cache = DynamicCache()
+    logits = backbone.model(
+        input_ids=ids.clamp(min=0), use_cache=True, **{backbone.cache_name: cache}
+    ).logits
+    following = ids[:, 1:].clamp(min=0)
+    ends = [
+        intervals(final_probabilities(row[:-1], sampling), tokens)
+        for row, tokens in zip(logits, following, strict=True)
+    ]
+    low, high = (fn.pad(torch.stack(parts), (0, 1)) for parts in zip(*ends, strict=True))
+    places = in_answers(texts, ids.shape[1]).to(ids.device) & drawable(low, high)
+    return Read(ids, places, low, high, logits, cache)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of L noise rows, N in each of B texts, one after another.
+
+    place (B, N · L): row j of a window that starts behind root r reads the noise of token
+    r + 1 + j at place r + j. mask (B, 1, N · L, S + N · L): a row sees the text up to its window's
+    root and its own window up to itself. counted (B, N · L): rows whose noise is known.
+    """
+
+    place: Tensor
+    mask: Tensor
+    counted: Tensor
+    length: int
+
+
+def choose_windows(found: Read, count: int, length: int, generator: torch.Generator) -> Windows:
+    """`count` random windows in each text's answer; a window ends early with its text."""
+    batch, width = found.ids.shape
+    chance = found.places.cpu().float()
+    chance[chance.sum(1) == 0] = 1.0  # an answer without a known place; its rows do not count
+    roots = torch.multinomial(chance, count, replacement=True, generator=generator)  # (B, N)
+    reach = torch.arange(length)
+    place = roots[:, :, None] + reach  # (B, N, L)
+    known = found.places.cpu().gather(1, place.clamp(max=width - 1).flatten(1)).view_as(place)
+    counted = (known & (place < width)).long().cumprod(dim=2).bool()
+    sees_text = torch.arange(width) <= roots[:, :, None, None]  # (B, N, 1, S)
+    sees_text = sees_text.expand(-1, -1, length, -1).flatten(1, 2)
+    row = torch.arange(count * length)
+    sees_rows = (row[:, None] // length == row // length) & (row[None] <= row[:, None])
+    mask = torch.cat([sees_text, sees_rows.expand(batch, -1, -1)], dim=2)
+    device = found.ids.device
+    return Windows(
+        place.clamp(max=width - 1).flatten(1).to(device),
+        mask[:, None].to(device),
+        counted.flatten(1).to(device),
+        length,
+    )
+
+
+def noise_of(found: Read, windows: Windows, shares: Tensor) -> Tensor:
+    """u (B, N · L) of the windows' tokens, each at a share (B, N · L) of its interval."""
+    low, high = (end.gather(1, windows.place) for end in (found.low, found.high))
+    return noise_inside(low, high, shares.to(low.device))
+
+
+def predict(
+    backbone: Backbone, weights: PtpWeights, found: Read, windows: Windows, noise: Tensor
+) -> Tensor:
+    """Logits (B, N · L, V) of the noise rows; gradients reach adapter and embedding.
+
+    The cache of `found` is left as it was.
+    """
+    cache = DynamicCache()
+    for index, layer in enumerate(found.cache.layers):
+        assert isinstance(layer, DynamicLayer)
+        assert layer.keys is not None and layer.values is not None
+        cache.update(layer.keys, layer.values, index)
+    with weights.adapter.gate(backbone.model, 0):
+        logits: Tensor = backbone.model(
+            inputs_embeds=weights.noise(noise).to(backbone.dtype),
+            position_ids=windows.place,
+            attention_mask=windows.mask,
+            use_cache=True,
+            **{backbone.cache_name: cache},
+        ).logits
+    return logits
+
+
+@dataclass(frozen=True)
+class Targets:
+    """tokens (B, N · L): what each row is to foresee; counted: rows for which that is known."""
+
+    tokens: Tensor
+    counted: Tensor
+
+
+def targets(found: Read, windows: Windows, shift: int) -> Targets:
+    """shift 0 (O-PTP, independent): the token whose noise a row reads; 1 (C-PTP): the next one."""
+    width = found.ids.shape[1]
+    at = windows.place + 1 + shift
+    inside = at < width
+    tokens = found.ids.gather(1, at.clamp(max=width - 1))
+    return Targets(tokens.clamp(min=0), windows.counted & inside & (tokens >= 0))
+
+
+def loss_of(
+    weights: PtpWeights,
+    found: Read,
+    windows: Windows,
+    logits: Tensor,
+    sampling: Sampling,
+    discount: float,
+) -> Tensor:
+    """Mean loss of the counted rows, those at offset j weighed by discount^j; in nats.
+
+    O-PTP and independent: cross-entropy with the token. C-PTP: KL divergence from the base's own
+    final distribution to the row's, both at the training temperature.
+    """
+    categorical = weights.config.variant == "c-ptp"
+    wanted = targets(found, windows, shift=int(categorical))
+    rows = logits.shape[1] // windows.length
+    offset = torch.arange(windows.length, device=logits.device).repeat(rows)  # (N · L,)
+    weight = (discount**offset)[None] * wanted.counted
+    if categorical:
+        width = found.ids.shape[1]
+        place = (windows.place + 1).clamp(max=width - 1)
+        index = place[:, :, None].expand(-1, -1, logits.shape[2])
+        p = final_probabilities(found.logits.gather(1, index), sampling).float()
+        log_q = (logits.float() / (sampling.temperature or 1.0)).log_softmax(-1)
+        each = (torch.xlogy(p, p) - p * log_q).sum(-1)
+    else:
+        flat = fn.cross_entropy(
+            logits.flatten(0, 1).float(), wanted.tokens.flatten(), reduction="none"
+        )
+        each = flat.view_as(wanted.tokens)
+    return (weight * each).sum() / weight.sum().clamp(min=1)

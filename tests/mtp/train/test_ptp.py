@@ -1,0 +1,224 @@
+"""Training noise rows: windows against decoding's own rows, reading learned, gates, cards."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from mtp.drafters.base import Context
+from mtp.drafters.ptp import Guess, ParallelTokens
+from mtp.errors import InputError
+from mtp.models.backbone import Backbone, Block
+from mtp.models.cache import PathCache
+from mtp.models.verifier import Verifier
+from mtp.models.vocabulary import Vocabulary
+from mtp.ptp.weights import load_ptp
+from mtp.sampling import Noise, Sampling, final_probabilities, pick
+from mtp.train.byte_recipe import Shape, build_model
+from mtp.train.byte_tokenizer import build_tokenizer
+from mtp.train.completions import Header, Record
+from mtp.train.ptp import Recipe, build, check_corpus, train
+from mtp.train.ptp_card import export
+from mtp.train.ptp_quality import measure
+from mtp.train.ptp_rows import choose_windows, loss_of, noise_of, predict, read, targets
+from mtp.train.run_folder import read_curve
+from mtp.train.texts import read_texts
+
+SAMPLING = Sampling(0.7)
+HEADER = Header("tiny", "base", 0.7, 0, 1.0, "float32", 0, 40, "test", {})
+SMALL = {"texts": 4, "rows": 24, "rank": 4, "lengths": (1, 4), "learning_rate": 0.02}
+
+
+@pytest.fixture(scope="module")
+def verifier():
+    model = build_model(Shape(hidden=16, layers=2, heads=2, mlp=24, context=96), seed=0).eval()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(30)  # sure of what comes next, most of the time
+    return Verifier("tiny", "base", Backbone(model), Vocabulary(build_tokenizer(96)))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, verifier):
+    """The tiny model's own samples: texts whose noise is what a run's would be."""
+    path = tmp_path_factory.mktemp("data") / "own.jsonl"
+    lines = [HEADER.line()]
+    model = verifier.backbone.model
+    for index in range(60):
+        ids = verifier.vocabulary.encode(f"Say {index}.", "chat")
+        noise, new = Noise(index), []
+        with torch.inference_mode():
+            for _ in range(20):
+                logits = model(input_ids=torch.tensor([ids + new])).logits[0, -1]
+                token = pick(noise.u(len(ids + new), "pick"), final_probabilities(logits, SAMPLING))
+                new.append(token)
+        spelt = bytes(token for token in new if token < 256).decode("utf-8", errors="replace")
+        lines.append(Record(f"Say {index}.", new, spelt).line())
+    path.write_text("".join(lines))
+    return [path]
+
+
+@pytest.fixture(scope="module")
+def texts(data, verifier):
+    return read_texts(data, verifier.vocabulary)
+
+
+def weights_for(verifier, variant="o-ptp", up=0.2):
+    weights = build(Recipe(variant=variant, steps=1, **SMALL), verifier)
+    generator = torch.Generator().manual_seed(1)
+    for one in weights.adapter.up:
+        one.data = up * torch.randn(one.shape, generator=generator)
+    return weights
+
+
+def test_the_noise_of_sampled_text_is_the_runs(texts, verifier):
+    """Intervals hold the very noise that drew the tokens."""
+    found = read(verifier.backbone, texts[0][:3], SAMPLING)
+    for row, text in enumerate(texts[0][:3]):
+        noise = Noise(int(text.prompt[4:-1]))
+        for place in found.places[row].nonzero()[:, 0].tolist():
+            u = noise.u(place + 1, "pick")
+            assert found.low[row, place] - 1e-6 <= u < found.high[row, place] + 1e-6
+
+
+def test_windows_see_their_text_and_themselves_only(texts, verifier):
+    found = read(verifier.backbone, texts[0][:2], SAMPLING)
+    windows = choose_windows(found, 3, 4, torch.Generator().manual_seed(0))
+    width = found.ids.shape[1]
+    assert windows.place.shape == (2, 12) and windows.mask.shape == (2, 1, 12, width + 12)
+    for row in range(12):
+        first = row - row % 4
+        root = int(windows.place[0, first])
+        sees = windows.mask[0, 0, row].nonzero()[:, 0].tolist()
+        assert sees == [*range(root + 1), *(width + r for r in range(first, row + 1))]
+
+
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+def test_a_training_row_is_a_decoding_row(variant, texts, verifier):
+    """A packed window gives the logits that the drafter's block gives for that prefix and noise."""
+    weights = weights_for(verifier, variant)
+    text = texts[0][0]
+    found = read(verifier.backbone, [text], SAMPLING)
+    windows = choose_windows(found, 5, 4, torch.Generator().manual_seed(0))
+    shares = torch.full(windows.place.shape, 0.5, dtype=torch.float64)
+    noise = noise_of(found, windows, shares)
+    with torch.no_grad():
+        together = predict(verifier.backbone, weights, found, windows, noise)[0]
+    window = 2
+    rows = slice(4 * window, 4 * window + 4)
+    root = int(windows.place[0, rows][0])
+
+    class Known(Noise):
+        def u(self, position, stream, index=0):
+            return float(noise[0, rows][position - root - 1])
+
+    drafter = ParallelTokens(weights, 4, 4, "single")
+    prompt = text.ids[: root + 1].tolist()
+    context = Context(prompt, len(prompt), {}, Known(0), SAMPLING, "coupled", 30, 60)
+    draft = drafter.propose(context)
+    cache = PathCache()
+    verifier.backbone.prefill(prompt[:-1], cache)
+    apart = verifier.backbone.forward(Block(prompt[-1], probes=draft.probes), cache).logits[1:]
+    torch.testing.assert_close(together[rows], apart, atol=2e-4, rtol=0)
+
+
+def test_what_rows_are_to_foresee(texts, verifier):
+    text = texts[0][0]
+    found = read(verifier.backbone, [text], SAMPLING)
+    windows = choose_windows(found, 6, 4, torch.Generator().manual_seed(0))
+    for shift in (0, 1):
+        wanted = targets(found, windows, shift)
+        for row in wanted.counted[0].nonzero()[:, 0].tolist():
+            place = int(windows.place[0, row])
+            assert int(wanted.tokens[0, row]) == int(text.ids[place + 1 + shift])
+
+
+def test_the_loss_counts_known_rows_and_favours_early_ones(texts, verifier):
+    found = read(verifier.backbone, texts[0][:2], SAMPLING)
+    windows = choose_windows(found, 3, 4, torch.Generator().manual_seed(0))
+    noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
+    weights = weights_for(verifier)
+    with torch.no_grad():
+        logits = predict(verifier.backbone, weights, found, windows, noise)
+        loss = loss_of(weights, found, windows, logits, SAMPLING, 0.5)
+    total, weight = 0.0, 0.0
+    wanted = targets(found, windows, 0)
+    log_p = logits.log_softmax(-1)
+    for text in range(2):
+        for row in wanted.counted[text].nonzero()[:, 0].tolist():
+            total -= 0.5 ** (row % 4) * float(log_p[text, row, wanted.tokens[text, row]])
+            weight += 0.5 ** (row % 4)
+    assert float(loss) == pytest.approx(total / weight, rel=1e-5)
+    categorical = weights_for(verifier, "c-ptp")
+    width = found.ids.shape[1]
+    place = (windows.place + 1).clamp(max=width - 1)[:, :, None].expand(-1, -1, 264)
+    exact = found.logits.gather(1, place)  # the base's own rows: nothing is left to learn
+    assert float(loss_of(categorical, found, windows, exact, SAMPLING, 1.0)) < 1e-6
+
+
+def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
+    """With the true tokens as logits every offset is right; a blind one is at the ceiling."""
+    import mtp.train.ptp_quality as quality
+
+    def knowing(backbone, weights, found, windows, noise):
+        return 50.0 * torch.nn.functional.one_hot(targets(found, windows, 0).tokens, 264).float()
+
+    monkeypatch.setattr(quality, "predict", knowing)
+    found = measure(verifier.backbone, weights_for(verifier), texts[0][:8], SAMPLING, 4)
+    assert found.accuracy == (1.0,) * 4 and found.leading == 4.0
+    assert found.gains == (0.0, 1.0, 2.0, 3.0)
+
+    def blind(backbone, weights, found, windows, noise):
+        index = windows.place[:, :, None].expand(-1, -1, 264)
+        return found.logits.gather(1, index)
+
+    monkeypatch.setattr(quality, "predict", blind)
+    found = measure(verifier.backbone, weights_for(verifier), texts[0], SAMPLING, 1)
+    assert found.accuracy[0] == pytest.approx(found.ceiling, abs=0.05)
+    assert found.shuffled == found.accuracy[0]
+
+
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp", "independent"])
+def test_training_helps_a_run_goes_on_and_ships(variant, texts, data, verifier, tmp_path):
+    training, held_out = texts
+    recipe = Recipe(variant=variant, steps=24, gate=1.1, **SMALL)
+    train(tmp_path / "run", verifier, training, held_out, replace(recipe, steps=12), save_every=0)
+    weights = train(tmp_path / "run", verifier, training, held_out, recipe, save_every=0)
+    curve = read_curve(tmp_path / "run")
+    assert [line["step"] for line in curve] == list(range(1, 25))
+    assert {line["length"] for line in curve} == {1, 4}
+    mean = [sum(line["loss"] for line in part) / len(part) for part in (curve[:3], curve[9:12])]
+    assert mean[1] < mean[0]
+    export(tmp_path / "run", tmp_path / "shelf", verifier, weights, training[:20], prompts=2)
+    folder = tmp_path / "shelf" / f"tiny-{variant}"
+    loaded = load_ptp(folder, verifier)
+    assert loaded.config.variant == variant and len(loaded.config.gains) == 4
+    assert "Does it read its noise?" in (folder / "card.md").read_text()
+    guess = Guess(1, 0.0, loaded.config.chance(0.5))
+    assert 0 <= guess.chance <= 1
+
+
+def test_other_corpora_are_refused(data, verifier, tmp_path):
+    check_corpus(data, verifier, SAMPLING)
+    with pytest.raises(
+        InputError, match=r"sampled with temperature 0\.7; this training needs 1\.0"
+    ):
+        check_corpus(data, verifier, Sampling(1.0))
+    other = Verifier("tiny", "another", verifier.backbone, verifier.vocabulary)
+    with pytest.raises(InputError, match="sampled with weights_sha256 base"):
+        check_corpus(data, other, SAMPLING)
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text(Record("a", [1], "b").line())
+    with pytest.raises(InputError, match="has no header"):
+        check_corpus([bare], verifier, SAMPLING)
+
+
+def test_recipes_are_checked():
+    for wrong, said in (
+        ({"variant": "x"}, "The variant is one of"),
+        ({"embedding": "x"}, "The embedding is one of"),
+        ({"lengths": (4, 2)}, "The window lengths rise"),
+        ({"rank": 0}, "The rank is 0"),
+        ({"temperature": -1.0}, "temperature is -1"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Recipe(steps=1, **wrong)
