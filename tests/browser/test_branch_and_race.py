@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from urllib.parse import urlencode
 
@@ -48,12 +49,16 @@ def test_a_rejected_branch_is_followed_beside_the_run(visit) -> None:
     chosen = choose(page, "node.status === 'rejected'")
     assert chosen["status"] == "rejected"
     expect(page.locator(BRANCH)).to_be_hidden()
+    node = chosen["step"]
+    part(page, "last").click()
     main = part(page, "text").inner_text()
+    assert choose(page, "node.status === 'rejected'")["step"] == node
     page.get_by_role("button", name="follow this branch").click()
     expect(part(page, "label", BRANCH)).to_have_text("your run", timeout=SLOW_MS)
-    prompt = part(page, "prompt-text", BRANCH)
-    token = re.search(r"<b>(.*?)</b>", chosen["hover"])[1]
-    assert prompt.text_content().endswith(token.replace("␣", " ").replace("↵", "\n"))
+    token = html.unescape(re.search(r"<b>(.*?)</b>", chosen["hover"])[1])
+    expect(part(page, "title", BRANCH)).to_contain_text(token)
+    forced = page.locator(f"{BRANCH} .ds-forced")
+    assert forced.text_content().endswith(token.replace("␣", " ").replace("↵", "\n"))
     part(page, "last", BRANCH).click()
     assert int(part(page, "count-tokens", BRANCH).inner_text()) > 0
     part(page, "last").click()
@@ -61,14 +66,14 @@ def test_a_rejected_branch_is_followed_beside_the_run(visit) -> None:
 
 
 def test_a_unions_nodes_say_who_drafted_them(visit) -> None:
-    page = visit.open("?" + urlencode({**LIVE, "drafter": "esp+pld", "new": "32"}))
+    page = visit.open("?" + urlencode({**LIVE, "drafter": "esp+stand", "new": "48"}))
     wait_for_run(page)
     alone = choose(page, "/from esp$/.test(node.hover)")
     assert alone["hover"].endswith("from esp")
     expect(part(page, "node")).to_contain_text(re.compile(r"drafted by\s*esp"))
-    both = choose(page, "/from (pld and esp|esp and pld)/.test(node.hover)")
+    both = choose(page, "/from (stand and esp|esp and stand)/.test(node.hover)")
     assert both
-    expect(part(page, "node")).to_contain_text(re.compile(r"(esp, pld|pld, esp)"))
+    expect(part(page, "node")).to_contain_text(re.compile(r"(esp, stand|stand, esp)"))
 
 
 def test_a_race_of_three_to_its_finish(visit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,13 +11,13 @@ import pytest
 
 from mtp.errors import InputError, TraceError
 from mtp.records.circuit import CircuitView, readable
+from tests.circuit_views import circuit_view
 
 RECORDED = Path(__file__).parents[3] / "assets" / "circuits"
-Views = Callable[..., CircuitView]
 
 
 @pytest.mark.parametrize("circuit", ["ff", "cp", "hmm", "btree"])
-def test_to_json_and_back(circuit_view: Views, circuit: str) -> None:
+def test_to_json_and_back(circuit: str) -> None:
     view = circuit_view(circuit)
     back = CircuitView.from_json(view.to_json())
     for field in fields(view):
@@ -34,7 +33,7 @@ def test_what_is_no_view_gets_a_sentence(content: str | bytes) -> None:
         CircuitView.from_json(content)
 
 
-def test_a_view_with_a_part_broken_gets_a_sentence(circuit_view: Views) -> None:
+def test_a_view_with_a_part_broken_gets_a_sentence() -> None:
     plain = json.loads(circuit_view("cp").to_json())
     for name, wrong in (("beliefs", 3), ("numbers", {}), ("pieces", ["zz"]), ("joint", [1])):
         with pytest.raises(TraceError, match="broken"):
@@ -55,7 +54,7 @@ def test_bytes_are_shown_where_they_are_no_text(raw: bytes, text: str) -> None:
     assert readable(raw) == text
 
 
-def test_a_text_is_read_as_the_longest_tokens(circuit_view: Views) -> None:
+def test_a_text_is_read_as_the_longest_tokens() -> None:
     view = replace(circuit_view("cp"), pieces=(b"a", b"ab", b"b", b"", b"\xc3"), window=3)
     assert view.read("abb") == (1, 2)
     assert view.read("") == ()
@@ -66,7 +65,7 @@ def test_a_text_is_read_as_the_longest_tokens(circuit_view: Views) -> None:
         view.read("\ud800")
 
 
-def test_a_window_counts_up_to_its_end(circuit_view: Views) -> None:
+def test_a_window_counts_up_to_its_end() -> None:
     view = replace(circuit_view("cp"), pieces=(b"a", b"<end>", b"b"), ends=(1,))
     assert view.cut((0, 1, 2, 1)) == (0, 1)
     assert view.shown((0, 1, 2)) == "a<end>"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from mtp.circuits.marks import words_in
 from mtp.errors import InputError
 from mtp.train.byte_data import IGNORED, encode, pack, read_documents, windows
 from mtp.train.byte_eval import held_out_bits
@@ -140,6 +141,10 @@ def test_export_loads_through_the_auto_classes(data, tmp_path):
     )
     text = (tmp_path / "out" / "card.md").read_text()
     assert "bits per byte" in text and str(tmp_path) not in text
+    words = (tmp_path / "out" / "words.txt").read_text().split()
+    raw = training.document(0)
+    first = bytes(token if token < 256 else 32 for token in raw.tolist()).decode(errors="ignore")
+    assert words == sorted(set(words)) and words_in(first) <= set(words)
 
 
 def test_training_learns(data, tmp_path):

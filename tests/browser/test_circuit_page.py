@@ -1,0 +1,252 @@
+"""Page Circuit as a person uses it: first view, own context, clamping, samples, tables, links."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlparse
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from mtp.models import catalog
+
+pytestmark = pytest.mark.browser
+VIEW = "#circuit-view"
+SLOW_MS = 300_000  # a model is loaded first
+OWN = {"tab": "circuit", "model": "byte", "circuit": "cp", "window": "8", "context": "Hello there."}
+with_byte = pytest.mark.skipif(not catalog.is_ready("byte"), reason="the byte model is not here")
+
+
+def part(page: Page, name: str):  # type: ignore[no-untyped-def]
+    return page.locator(f'{VIEW} [data-part="{name}"]')
+
+
+def open_circuit(visit, query: str = "?tab=circuit") -> Page:  # type: ignore[no-untyped-def]
+    visit.page.goto(visit.address + "/" + query)
+    visit.page.wait_for_selector(f'{VIEW} [data-part="graph-plot"] .main-svg')
+    return visit.page
+
+
+def trace(page: Page, figure: str, name: str) -> dict:
+    """What a figure's trace holds."""
+    return page.evaluate(
+        """([figure, name]) => {
+        const area = document.querySelector(`#circuit-view [data-part="${figure}-plot"]`);
+        const found = area.data.find((trace) => trace.name === name);
+        return {x: [...(found.x ?? [])], data: found.customdata ?? []}; }""",
+        [figure, name],
+    )
+
+
+def click_state(page: Page, latent: int, state: int) -> None:
+    """Clicks a product of the graph with the mouse."""
+    place = page.evaluate(
+        """([latent, state]) => {
+        const area = document.querySelector('#circuit-view [data-part="graph-plot"]');
+        for (const trace of area.data) {
+          const at = (trace.customdata ?? []).findIndex((d) => d?.[0] === latent && d?.[1] === state);
+          if (at < 0 || !['products', 'clamped', 'lit products'].includes(trace.name)) continue;
+          const layout = area._fullLayout;
+          const box = area.getBoundingClientRect();
+          area.scrollIntoView({block: 'center'});
+          const now = area.getBoundingClientRect();
+          return [now.left + layout.xaxis.l2p(trace.x[at]) + layout.xaxis._offset,
+                  now.top + layout.yaxis.l2p(trace.y[at]) + layout.yaxis._offset];
+        }
+        return null; }""",
+        [latent, state],
+    )
+    assert place, f"state {state} of latent {latent} is not drawn"
+    page.mouse.move(*place)
+    page.mouse.click(*place)
+
+
+def drawn_state(page: Page) -> tuple[int, int]:
+    """A latent and a state that the graph draws: the first of the products."""
+    latent, state = next(one for one in trace(page, "graph", "products")["data"] if one)
+    return latent, state
+
+
+def wait_for_said(page: Page, words: str) -> None:
+    expect(part(page, "caption")).to_contain_text(words)
+
+
+def test_first_view_is_a_recorded_circuit(visit) -> None:
+    page = open_circuit(visit)
+    expect(part(page, "label")).to_have_text("recorded view")
+    assert len(trace(page, "graph", "sums")["x"]) > 3
+    assert page.locator(f"{VIEW} .ds-sample").count() == 40
+    for name in ("marginals", "verdicts", "latents", "information"):
+        assert page.locator(f'{VIEW} [data-part="{name}-plot"] .main-svg').count() > 0
+    expect(part(page, "count-joint")).to_contain_text("of 20 impossible")
+
+
+def test_a_state_is_held_and_let_go_by_clicks(visit) -> None:
+    page = open_circuit(visit)
+    before = trace(page, "marginals", "now")["x"]
+    latent, state = drawn_state(page)
+    click_state(page, latent, state)
+    wait_for_said(page, f"Latent {latent + 1} is held in state {state + 1}")
+    assert trace(page, "graph", "clamped")["data"] == [[latent, state]]
+    held = trace(page, "marginals", "now")["x"]
+    assert held != before
+    assert trace(page, "marginals", "before")["x"]
+    expect(part(page, "latent")).to_have_value(str(latent))
+    expect(part(page, "state")).to_have_value(str(state))
+    click_state(page, latent, state)
+    wait_for_said(page, "Nothing is held")
+    assert trace(page, "marginals", "now")["x"] == before
+
+
+def test_a_clicked_sample_lights_its_tree(visit) -> None:
+    page = open_circuit(visit)
+    assert trace(page, "graph", "lit")["x"] == []
+    sample = page.locator(f'{VIEW} .ds-sample[data-kind="joint"]').nth(3)
+    sample.click()
+    expect(sample).to_have_attribute("aria-pressed", "true")
+    wait_for_said(page, "The lit tree drew")
+    assert sum(x is None for x in trace(page, "graph", "lit inputs")["x"]) == 8
+    assert len(trace(page, "latents", "drawn")["x"]) == 7
+    expect(part(page, "posterior")).to_have_text("Given every token of the chosen sample.")
+    sample.click()
+    expect(sample).to_have_attribute("aria-pressed", "false")
+    wait_for_said(page, "Nothing is held")
+    assert trace(page, "graph", "lit")["x"] == []
+    page.locator(f'{VIEW} .ds-sample[data-kind="independent"]').nth(0).click()
+    wait_for_said(page, "no tree drew it")
+
+
+def test_new_samples_are_drawn(visit) -> None:
+    page = open_circuit(visit)
+    part(page, "draw").click()
+    wait_for_said(page, "The lit tree drew")
+    first = part(page, "caption").inner_text()
+    part(page, "draw").click()
+    expect(part(page, "caption")).not_to_have_text(first)
+    part(page, "clear").click()
+    wait_for_said(page, "Nothing is held")
+    expect(part(page, "clear")).to_be_disabled()
+
+
+def test_a_typed_window_moves_the_latents(visit) -> None:
+    page = open_circuit(visit)
+    part(page, "given").fill("the ")
+    wait_for_said(page, "begins with t h e ␣")
+    rows = trace(page, "marginals", "now")
+    assert [row[:2] for row in rows["data"][:1]] == [["t", "1"]]
+    expect(part(page, "posterior")).to_contain_text("Given the window's beginning")
+    assert "given=the" in page.url
+
+
+def test_states_are_held_by_keys(visit) -> None:
+    page = open_circuit(visit)
+    part(page, "graph-frame").focus()
+    page.keyboard.press("ArrowDown")
+    wait_for_said(page, "Latent 1 is held in state 1")
+    page.keyboard.press("ArrowRight")
+    wait_for_said(page, "Latent 2 is held in state 1")
+    page.keyboard.press("ArrowDown")
+    wait_for_said(page, "Latent 2 is held in state 2")
+    page.keyboard.press("Escape")
+    wait_for_said(page, "Nothing is held")
+
+
+def test_tables_and_files_hold_what_the_pictures_show(visit) -> None:
+    page = open_circuit(visit)
+    part(page, "latents-data").click()
+    cells = page.evaluate(
+        """() => { const map = document.querySelector('#circuit-view [data-part="latents-plot"]');
+        return map.data[0].z.length * map.data[0].z[0].length; }"""
+    )
+    assert page.locator(f'{VIEW} [data-part="latents-table"] tbody tr').count() == cells
+    part(page, "verdicts-data").click()
+    assert page.locator(f'{VIEW} [data-part="verdicts-table"] tbody tr').count() == 40
+    with page.expect_download() as saved:
+        part(page, "graph-json").click()
+    assert json.loads(Path(saved.value.path()).read_text())["data"]
+    with page.expect_download() as picture:
+        part(page, "graph-png").click()
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as whole:
+        part(page, "save").click()
+    assert json.loads(Path(whole.value.path()).read_text())["version"] == 1
+
+
+def test_every_recorded_view_can_be_chosen(visit) -> None:
+    page = open_circuit(visit, "?tab=circuit&view=ff-8")
+    wait_for_said(page, "FF has no latents")
+    expect(part(page, "clamp-box")).to_be_hidden()
+    highest = page.evaluate(
+        """() => { const map = document.querySelector('#circuit-view [data-part="information-plot"]');
+        return Math.max(...map.data[0].z.flat().filter((cell) => cell !== null)); }"""
+    )
+    assert highest == 0
+    page.locator("#circuit-recorded input").click()
+    page.get_by_role("option", name="HMM").first.click()
+    expect(part(page, "title")).to_contain_text("HMM")
+    wait_for_said(page, "Nothing is held")
+
+
+def test_a_link_asks_the_same_again(visit) -> None:
+    page = open_circuit(visit, "?tab=circuit&view=hmm-8&clamp=2.3&sample=joint.5")
+    wait_for_said(page, "Latent 2 is held in state 3")
+    wait_for_said(page, "The lit tree drew")
+    said = part(page, "caption").inner_text()
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    expect(part(page, "caption")).to_have_text(said)
+    chosen = page.locator(f'{VIEW} .ds-sample[aria-pressed="true"]')
+    expect(chosen).to_have_attribute("data-index", "4")
+
+
+def test_questions_that_make_no_sense_get_a_sentence(visit) -> None:
+    page = open_circuit(visit, "?tab=circuit&view=cp-8&clamp=9.1")
+    expect(part(page, "fault")).to_contain_text("there is no latent 8")
+    page.locator("#circuit-window input").fill("many")
+    page.locator("#circuit-prompt textarea").fill("Hello")
+    page.locator("#circuit-start").click()
+    expect(page.locator("#status")).to_contain_text("whole number of tokens")
+    page.locator("#circuit-prompt textarea").fill("   ")
+    page.locator("#circuit-window input").fill("8")
+    page.locator("#circuit-start").click()
+    expect(page.locator("#status")).to_contain_text("The prompt is empty", timeout=SLOW_MS)
+    expect(page.locator("#circuit-start")).to_be_enabled()
+
+
+def test_a_phone_scrolls_the_frame_not_the_page(visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    page = open_circuit(visit, "?tab=circuit&view=btree-8")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    wide, room = page.evaluate(
+        """() => { const frame = document.querySelector('#circuit-view [data-part="graph-frame"]');
+        return [frame.scrollWidth, frame.clientWidth]; }"""
+    )
+    assert wide > room
+
+
+@with_byte
+def test_an_own_context_makes_its_own_circuit(visit) -> None:
+    page = open_circuit(visit, "?tab=circuit&model=byte")
+    page.locator("#circuit-prompt textarea").fill("Say <b>hi</b>.")
+    page.locator("#circuit-answer textarea").fill("Hi th")
+    page.get_by_label("CP, one mixture").check()
+    page.locator("#circuit-start").click()
+    expect(part(page, "label")).to_have_text("your view", timeout=SLOW_MS)
+    expect(part(page, "title")).to_contain_text("CP, one mixture")
+    expect(part(page, "context")).to_contain_text("Say <b>hi</b>.<|end|><|assistant|>Hi th")
+    assert page.locator(f"{VIEW} .ds-sample").count() == 40
+    query = parse_qs(urlparse(page.url).query)
+    assert query["circuit"] == ["cp"] and query["answer"] == ["Hi th"]
+    first = page.locator(f"{VIEW} .ds-sample-text").all_inner_texts()
+    page.goto(page.url)
+    expect(part(page, "label")).to_have_text("your view", timeout=SLOW_MS)
+    assert page.locator(f"{VIEW} .ds-sample-text").all_inner_texts() == first
+
+
+@with_byte
+def test_a_circuit_that_is_not_there_gets_a_sentence(visit) -> None:
+    page = open_circuit(visit, "?" + urlencode({**OWN, "window": "9"}))
+    expect(page.locator("#status")).to_contain_text("no circuit head cp-9", timeout=SLOW_MS)
+    expect(page.locator("#status")).to_contain_text("there are:")

@@ -1,0 +1,199 @@
+"""What page Circuit answers: questions and their evidence, links, recorded views, forged input."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from urllib.parse import parse_qsl
+
+import pytest
+from plotly.utils import PlotlyJSONEncoder
+
+from mtp.circuits.view import beliefs, circuit_of, given
+from mtp.errors import InputError, TraceError
+from mtp.records.circuit import CircuitView
+from tests.circuit_views import circuit_view
+from viz import circuit_shown
+from viz.circuit_shown import Asked, Shown, answer, asked_from, look_at, view_of
+from viz.pages.circuit import _look_of, ask_from, window_from
+from viz.runs import Kept
+
+CIRCUITS = ("ff", "cp", "hmm", "btree")
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_all_that_a_page_is_sent_is_json(name: str) -> None:
+    shown = Shown(circuit_view(name))
+    sent = json.dumps([view_of(shown), look_at(shown, Asked())], cls=PlotlyJSONEncoder)
+    assert "NaN" not in sent
+    assert len(sent) < 200_000
+
+
+def test_a_view_without_a_question_needs_no_circuit() -> None:
+    view = circuit_view("btree")
+    broken = replace(view, numbers=replace(view.numbers, inputs=view.numbers.inputs[:0]))
+    assert look_at(Shown(broken), Asked())["said"]
+
+
+def test_holding_a_state_answers_as_the_circuit_does() -> None:
+    view = circuit_view("hmm")
+    found = answer(view, Asked(clamped=(2, 1)))
+    circuit = circuit_of("hmm", view.numbers)
+    held, log_evidence = given(circuit, clamped=(2, 1))
+    assert found.now == beliefs(held, log_evidence, circuit)
+    assert found.now.latents[2].marginal[1] == 1
+    assert found.now.positions != view.beliefs.positions
+    assert found.before == view.beliefs.latents[2].marginal[1]
+    said = look_at(Shown(view), Asked(clamped=(2, 1)))["said"]
+    assert f"state 2, which has probability {found.before:.3g}" in said
+
+
+def test_a_typed_window_conditions_what_follows() -> None:
+    view = circuit_view("btree")
+    found = answer(view, Asked(given="a "))
+    assert found.tokens == (0, 1)
+    assert [one.top[0].token for one in found.now.positions[:2]] == [0, 1]
+    assert [one.top[0].p for one in found.now.positions[:2]] == [1, 1]
+    assert found.now.latents != view.beliefs.latents
+
+
+def test_a_chosen_sample_shows_its_posterior_and_leaves_the_marginals() -> None:
+    view = circuit_view("cp")
+    found = answer(view, Asked(sample=("joint", 1)))
+    assert found.now == view.beliefs
+    assert found.sample == view.joint[1]
+    wanted = beliefs(given(circuit_of("cp", view.numbers), view.joint[1].tokens)[0])
+    assert found.latents.latents == wanted.latents
+    independent = look_at(Shown(view), Asked(sample=("independent", 0)))
+    assert "no tree drew it" in independent["said"]
+    lit = look_at(Shown(view), Asked(sample=("joint", 1)))
+    assert "The lit tree drew" in lit["said"]
+
+
+def test_samples_drawn_with_a_held_state_have_it() -> None:
+    view = circuit_view("hmm")
+    for number in range(1, 8):
+        found = answer(view, Asked(clamped=(3, 2), sample=("drawn", number)))
+        assert found.sample is not None and found.sample.states[3] == 2
+    texts = {
+        look_at(Shown(view), Asked(sample=("drawn", number)))["said"] for number in range(1, 8)
+    }
+    assert len(texts) > 1
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        [],
+        "x",
+        {"given": 3},
+        {"clamp": [0]},
+        {"clamp": [0, "1"]},
+        {"clamp": ["0", 1]},
+        {"clamp": [0, True]},
+        {"clamp": {"0": 1}},
+        {"sample": [0, 0]},
+        {"sample": "joint"},
+        {"given": "x" * 401},
+    ],
+)
+def test_forged_questions_get_a_sentence(plain: object) -> None:
+    with pytest.raises(InputError):
+        asked_from(plain)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Asked(clamped=(99, 0)),
+        Asked(clamped=(0, 99)),
+        Asked(clamped=(-1, 0)),
+        Asked(clamped=(0, -1)),
+        Asked(sample=("joint", 99)),
+        Asked(sample=("joint", -1)),
+        Asked(sample=("drawn", 0)),
+        Asked(sample=("nobody", 0)),
+        Asked(given="zzz"),
+    ],
+)
+def test_questions_that_cannot_be_answered_get_a_sentence(asked: Asked) -> None:
+    found = look_at(Shown(circuit_view("hmm")), asked)
+    assert set(found) == {"error"} and found["error"].endswith(".")
+
+
+def test_the_pages_request_is_checked() -> None:
+    views: Kept[Shown] = Kept()
+    key = views.add(Shown(circuit_view("cp")))
+    look = _look_of(views)
+    assert "figures" in look([key, {"given": "", "clamp": None, "sample": None}])
+    for request in (None, [], [key], ["gone", {}], [key, 3], [{}, {}]):
+        assert set(look(request)) == {"error"}
+
+
+def test_counts_are_of_marked_samples() -> None:
+    found = view_of(Shown(circuit_view("cp")))
+    assert found["counts"]["joint"].startswith("Joint: 2 of 4")
+    assert ": 0 of 4" in found["counts"]["independent"]
+    assert found["samples"]["joint"][0]["kinds"] == ["word", "unlikely"]
+    assert found["words"] == circuit_shown.text("circuit.words.none")
+
+
+def test_a_link_holds_what_makes_the_view_again() -> None:
+    view = replace(circuit_view("cp"), prompt="a & b=c", answer="é", seed=5)
+    query = dict(parse_qsl(view_of(Shown(view))["link"]))
+    assert (query["tab"], query["circuit"], query["window"]) == ("circuit", "cp", "4")
+    assert (query["context"], query["answer"], query["seed"]) == ("a & b=c", "é", "5")
+    assert "prompt" not in query  # the address of page Decode
+    recorded = dict(parse_qsl(view_of(Shown(view, "cp-4"))["link"]))
+    assert recorded == {"tab": "circuit", "view": "cp-4"}
+    assert view_of(Shown(replace(view, prompt="x" * 7000)))["link"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "ask"),
+    [
+        ({}, {"given": ""}),
+        ({"clamp": "2.3", "given": "ab"}, {"given": "ab", "clamp": [1, 2]}),
+        ({"sample": "joint.4"}, {"given": "", "sample": ["joint", 3]}),
+        ({"sample": "drawn.4"}, {"given": "", "sample": ["drawn", 4]}),
+        ({"clamp": "x.1", "sample": "nobody.1"}, {"given": ""}),
+        ({"clamp": "2", "sample": "joint.²"}, {"given": ""}),
+    ],
+)
+def test_questions_in_the_address(query: dict[str, str], ask: dict[str, object]) -> None:
+    assert ask_from(query) == ask
+
+
+@pytest.mark.parametrize(
+    ("value", "window"), [("longest", None), (None, None), ("", None), ("8", 8), (16, 16)]
+)
+def test_windows(value: object, window: int | None) -> None:
+    assert window_from(value) == window
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "8.5", "many", "²", "99999", "1e3"])
+def test_windows_that_are_none_get_a_sentence(value: object) -> None:
+    with pytest.raises(InputError, match="whole number"):
+        window_from(value)
+
+
+@pytest.mark.parametrize("name", ["../../README", "nosuch", "", "a/b"])
+def test_recorded_views_are_found_by_name_only(name: str) -> None:
+    with pytest.raises(TraceError):
+        circuit_shown.keep_recorded(name, Kept())
+
+
+def test_recorded_views_are_shown_without_a_model() -> None:
+    views: Kept[Shown] = Kept()
+    names = circuit_shown.recorded_names()
+    assert names[0] == circuit_shown.FIRST
+    seen = set()
+    for name in names:
+        shown = views.get(circuit_shown.keep_recorded(name, views))
+        assert shown is not None
+        view: CircuitView = shown.view
+        seen.add(view.circuit)
+        lit = look_at(shown, Asked(sample=("joint", 0)))
+        assert "The lit tree drew" in lit["said"]
+    assert seen == set(CIRCUITS)
