@@ -1,0 +1,273 @@
+"""`train inverse`: C-PTP from scratch without a teacher, beside an equal autoregressive model."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import AdamW, Optimizer
+from transformers import LlamaForCausalLM
+
+from mtp.decode import software
+from mtp.ptp.embedding import EMBEDDINGS, NoiseEmbedding
+from mtp.ptp.intervals import training_shares
+from mtp.sampling import Sampling
+from mtp.train import byte_card
+from mtp.train.byte_data import Documents, read_documents, windows
+from mtp.train.byte_lm import loss_bits
+from mtp.train.byte_recipe import Shape, build_model
+from mtp.train.inverse_rows import losses, own_noise, split
+from mtp.train.muon import Muon
+from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings
+from mtp.train.schedule import Schedule
+
+CLIP = 1.0
+HELD_OUT_SEED = 2**31
+HELD_OUT_BATCHES = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Schedule):
+    """How both models are trained: the same text in the same order, the same number of steps.
+
+    In each of `batch` texts of `context` bytes, `windows` windows of `length` tokens are split off.
+    """
+
+    batch: int = 16
+    context: int = 256
+    windows: int = 8
+    length: int = 9
+    learning_rate: float = 5e-3
+    temperature: float = 0.7
+    embedding: str = "binary"
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    mlp: int = 384
+
+    @property
+    def shape(self) -> Shape:
+        """Of both models: about a million parameters as it is."""
+        return Shape(self.hidden, self.layers, self.heads, self.mlp, self.context)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The model that reads noise, its embedding, and its autoregressive twin."""
+
+    model: LlamaForCausalLM
+    noise: NoiseEmbedding
+    twin: LlamaForCausalLM
+
+    def optimizers(self, recipe: Recipe) -> list[Optimizer]:
+        """Muon for the layers' matrices of each, AdamW for the rest."""
+        made: list[Optimizer] = []
+        for model, more in ((self.model, [*self.noise.parameters()]), (self.twin, [])):
+            inner = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
+            chosen = {id(p) for p in inner}
+            rest = [p for p in model.parameters() if id(p) not in chosen] + more
+            made.append(Muon(inner, recipe.learning_rate, weight_decay=0.05))
+            made.append(AdamW(rest, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0))
+        return made
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {
+            "model": self.model.state_dict(),
+            "noise": self.noise.state_dict(),
+            "twin": self.twin.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Takes on what a checkpoint kept."""
+        self.model.load_state_dict(state["model"])
+        self.noise.load_state_dict(state["noise"])
+        self.twin.load_state_dict(state["twin"])
+
+
+def build(recipe: Recipe) -> Pair:
+    """Both models with the same first weights, functions of the seed."""
+    model, twin = (build_model(recipe.shape, recipe.seed) for _ in range(2))
+    generator = torch.Generator().manual_seed(recipe.seed)
+    spread = float(model.get_input_embeddings().weight.detach().std())  # type: ignore[operator]
+    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread, generator=generator)  # type: ignore[arg-type]
+    return Pair(model, noise, twin)
+
+
+def train(
+    folder: Path,
+    training: Documents,
+    held_out: Documents,
+    recipe: Recipe,
+    *,
+    save_every: float = 120.0,
+    report: Callable[[str], None] = lambda line: None,
+) -> Pair:
+    """Trains in `folder` until the budget is used; goes on from the checkpoint that is there."""
+    run_folder = RunFolder(folder, dataclasses.asdict(recipe), free=("minutes", "steps"))
+    pair = build(recipe)
+    optimizers = pair.optimizers(recipe)
+    step, seconds = 0, 0.0
+    state = run_folder.load()
+    if state is not None:
+        pair.load(state["pair"])
+        for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(old)
+        step, seconds = state["progress"]
+    sampling = Sampling(recipe.temperature)
+    before, started = seconds, time.monotonic()
+    saved, seen = started, []
+    while recipe.used(step, seconds) < 1:
+        rate = recipe.rate(step, seconds)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
+        rng = np.random.default_rng([recipe.seed, step])
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
+        found = split(inputs, recipe.windows, recipe.length, generator)
+        shares = partial(training_shares, generator=generator)
+        u, _ = own_noise(pair.model, pair.noise, found, sampling, shares)
+        text, later = losses(pair.model, pair.noise, found, labels, u)
+        (text + later).backward()
+        twin_bits = loss_bits(pair.twin, inputs, labels)
+        twin_bits.backward()
+        for parameters in (
+            [*pair.model.parameters(), *pair.noise.parameters()],
+            [*pair.twin.parameters()],
+        ):
+            nn.utils.clip_grad_norm_(parameters, CLIP)
+        for optimizer in optimizers:
+            optimizer.step()
+        seen.append([text.item() / math.log(2), later.item() / math.log(2), twin_bits.item()])
+        step += 1
+        seconds = before + time.monotonic() - started
+        if recipe.used(step, seconds) >= 1 or time.monotonic() - saved > save_every:
+            mean = np.mean(seen, axis=0).round(4).tolist()
+            line = {
+                "step": step,
+                "seconds": seconds,
+                "training_bits": dict(zip(("text", "windows", "twin"), mean, strict=True)),
+                **perplexities(pair, held_out, recipe),
+            }
+            run_folder.save(
+                {
+                    "pair": pair.state(),
+                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                    "progress": [step, seconds],
+                },
+                line,
+            )
+            report(_sentence(line))
+            saved, seen = time.monotonic(), []
+    return pair
+
+
+@torch.no_grad()
+def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, Any]:
+    """Held-out perplexity by offset 1 … L of the noise-reading model, and of its twin at the same
+    tokens; `gap` is the ratio of their means over offsets 2 … L, less 1.
+    """
+    own, twin = [], []
+    sampling = Sampling(recipe.temperature)
+    for number in range(HELD_OUT_BATCHES):
+        rng = np.random.default_rng([HELD_OUT_SEED, number])
+        generator = torch.Generator().manual_seed(number)
+        inputs, _ = windows(held_out, rng, recipe.batch, recipe.context)
+        found = split(torch.from_numpy(inputs), recipe.windows, recipe.length, generator)
+        uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
+        own.append(own_noise(pair.model, pair.noise, found, sampling, uniform)[1].flatten(0, 1))
+        log_p = pair.twin(input_ids=found.ids, use_cache=False).logits.log_softmax(-1)
+        place = found.roots[:, :, None] + torch.arange(recipe.length)
+        rows = log_p.gather(1, place.flatten(1)[:, :, None].expand(-1, -1, log_p.shape[2]))
+        tokens = found.tokens.flatten(1)[:, :, None]
+        twin.append(rows.gather(2, tokens)[:, :, 0].view(place.shape).flatten(0, 1))
+    mine, theirs = (torch.cat(part).double().mean(0).neg().exp().tolist() for part in (own, twin))
+    later = sum(mine[1:]) / sum(theirs[1:]) - 1
+    return {
+        "perplexity": [round(value, 4) for value in mine],
+        "twin_perplexity": [round(value, 4) for value in theirs],
+        "gap": round(later, 4),
+    }
+
+
+def _sentence(line: dict[str, Any]) -> str:
+    return (
+        f"step {line['step']}, {line['seconds'] / 60:.1f} min: perplexity by offset "
+        + " ".join(f"{value:.2f}" for value in line["perplexity"])
+        + "; twin "
+        + " ".join(f"{value:.2f}" for value in line["twin_perplexity"])
+        + f"; offsets 2 on {100 * line['gap']:+.1f}%"
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `train inverse`."""
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="files of completions")
+    parser.add_argument("--folder", type=Path, required=True, help="of the run; goes on if there")
+    parser.add_argument("--minutes", type=float, help="training time in all, breaks not counted")
+    parser.add_argument("--steps", type=int, help="steps in all")
+    parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
+    for field in dataclasses.fields(Recipe):
+        if isinstance(field.default, (int, float)):
+            name = f"--{field.name.replace('_', '-')}"
+            parser.add_argument(name, type=type(field.default), default=field.default)
+    parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
+    parser.add_argument("--export", type=Path, help="only write the run's pair and its card")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains, or exports what was trained; returns the exit status 0."""
+    training, held_out = read_documents(args.data)
+    names = {field.name for field in dataclasses.fields(Recipe)}
+    recipe = Recipe(**{name: getattr(args, name) for name in names})
+    if args.export is not None:
+        export(args.folder, args.export, recipe, held_out)
+        return 0
+    train(
+        args.folder,
+        training,
+        held_out,
+        recipe,
+        save_every=args.save_every,
+        report=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    return 0
+
+
+def export(run_folder: Path, out: Path, recipe: Recipe, held_out: Documents) -> None:
+    """Writes both models for the Auto classes, the noise embedding and a card.
+
+    Raises InputError where the run has no checkpoint yet.
+    """
+    state = load_checkpoint(run_folder)
+    pair = build(recipe)
+    pair.load(state["pair"])
+    card = {
+        "settings": read_settings(run_folder),
+        "steps": state["progress"][0],
+        "minutes": round(state["progress"][1] / 60, 1),
+        "parameters": sum(p.numel() for p in pair.model.parameters()),
+        "held_out": perplexities(pair, held_out, recipe),
+        "software": software(),
+        "curve": read_curve(run_folder),
+    }
+    for name, model in (("model", pair.model), ("twin", pair.twin)):
+        byte_card.write_model(out / name, model, recipe.context)
+    noise = {name: one.to(torch.bfloat16) for name, one in pair.noise.state_dict().items()}
+    save_file(noise, out / "noise.safetensors")
+    (out / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,138 @@
+"""Inverse autoregressive training of C-PTP: noise inside the model's own intervals. PTP §4.
+
+Without a teacher: P_θ(t_k | t_<i, u_i … u_{k−1}) is computed one offset after another, u_k is drawn
+inside t_k's interval under it, and one cross-entropy step follows with all of the noise known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as fn
+from transformers import DynamicCache, LlamaForCausalLM
+
+from mtp.ptp.embedding import NoiseEmbedding
+from mtp.ptp.intervals import intervals, noise_inside
+from mtp.sampling import Sampling, final_probabilities
+from mtp.train.byte_data import IGNORED
+
+Shares = Callable[[int], Tensor]
+"""Gives ũ (count,) float64: where in its interval each noise value lies."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Texts split at several places each: ids (B, T) and, behind each of N roots, L known tokens.
+
+    roots (B, N): the last token given before a window. tokens (B, N, L): the window's own.
+    """
+
+    ids: Tensor
+    roots: Tensor
+    tokens: Tensor
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.tokens.shape[2]
+
+    @property
+    def rows(self) -> int:
+        """Noise rows of a text: the last token's noise is not read by any row that is counted."""
+        return self.roots.shape[1] * (self.length - 1)
+
+
+def split(ids: Tensor, count: int, length: int, generator: torch.Generator) -> Split:
+    """`count` random roots in each text (B, T), with `length` tokens behind each."""
+    batch, width = ids.shape
+    roots = torch.randint(width - length, (batch, count), generator=generator)
+    reach = roots[:, :, None] + torch.arange(1, length + 1)
+    tokens = ids.gather(1, reach.flatten(1)).view(batch, count, length)
+    return Split(ids, roots, tokens)
+
+
+@torch.no_grad()
+def own_noise(
+    model: LlamaForCausalLM,
+    noise: NoiseEmbedding,
+    found: Split,
+    sampling: Sampling,
+    shares: Shares,
+) -> tuple[Tensor, Tensor]:
+    """u (B, N, L) of the windows' tokens under the model itself, and the log-probabilities at
+    temperature 1 (B, N, L) it gave them: offset 1 given tokens alone, later ones given noise.
+    """
+    batch, count, length = found.tokens.shape
+    width = found.ids.shape[1]
+    cache = DynamicCache()
+    text = model(input_ids=found.ids, cache=cache, use_cache=True).logits  # (B, T, V)
+    logits = text.gather(1, found.roots[:, :, None].expand(-1, -1, text.shape[2]))
+    drawn: list[Tensor] = []
+    log_p: list[Tensor] = []
+    for offset in range(length):
+        tokens = found.tokens[:, :, offset]
+        p = final_probabilities(logits, sampling).flatten(0, 1)
+        low, high = intervals(p, tokens.flatten())
+        u = noise_inside(low, high, shares(len(low))).view(batch, count)
+        drawn.append(u)
+        log_p.append(logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0])
+        if offset + 1 < length:
+            logits = model(
+                inputs_embeds=noise(u),
+                position_ids=found.roots + offset,
+                attention_mask=_step_mask(found, width, offset),
+                cache=cache,
+                use_cache=True,
+            ).logits
+    return torch.stack(drawn, 2), torch.stack(log_p, 2)
+
+
+def _step_mask(found: Split, width: int, offset: int) -> Tensor:
+    """(B, 1, N, T + N · (offset + 1)): each window's row sees its text and its own earlier rows."""
+    batch, count, _ = found.tokens.shape
+    text = torch.arange(width) <= found.roots[:, :, None]  # (B, N, T)
+    own = torch.eye(count, dtype=torch.bool).repeat(1, offset + 1)  # (N, N · (offset + 1))
+    return torch.cat([text, own.expand(batch, -1, -1)], 2)[:, None]
+
+
+def losses(
+    model: LlamaForCausalLM, noise: NoiseEmbedding, found: Split, labels: Tensor, u: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy in nats of the text's next tokens (labels (B, T)), and of offsets 2 … L
+    of the windows, in one forward. Gradients reach model and embedding, not u.
+    """
+    batch, _, length = found.tokens.shape
+    width = found.ids.shape[1]
+    read = u[:, :, : length - 1].detach().flatten(1)  # (B, rows)
+    place = found.roots[:, :, None] + torch.arange(length - 1)
+    embeds = torch.cat([model.get_input_embeddings()(found.ids), noise(read)], 1)
+    positions = torch.cat([torch.arange(width).expand(batch, -1), place.flatten(1)], 1)
+    out = model(
+        inputs_embeds=embeds,
+        position_ids=positions,
+        attention_mask=_whole_mask(found, width),
+        use_cache=False,
+    ).logits
+    text = fn.cross_entropy(
+        out[:, :width].flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
+    )
+    later = found.tokens[:, :, 1:].flatten(1)
+    windows = fn.cross_entropy(out[:, width:].flatten(0, 1).float(), later.flatten())
+    return text, windows
+
+
+def _whole_mask(found: Split, width: int) -> Tensor:
+    """(B, 1, T + rows, T + rows): tokens are causal; a row sees its text and its window so far."""
+    batch, _, length = found.tokens.shape
+    rows = found.rows
+    causal = torch.ones(width, width, dtype=torch.bool).tril().expand(batch, -1, -1)
+    text = torch.arange(width) <= found.roots[:, :, None, None]  # (B, N, 1, T)
+    text = text.expand(-1, -1, length - 1, -1).flatten(1, 2)
+    row = torch.arange(rows)
+    same = row[:, None] // (length - 1) == row // (length - 1)
+    own = (same & (row[None] <= row[:, None])).expand(batch, -1, -1)
+    above = torch.cat([causal, torch.zeros(batch, width, rows, dtype=torch.bool)], 2)
+    return torch.cat([above, torch.cat([text, own], 2)], 1)[:, None]

@@ -1,0 +1,97 @@
+"""Inverse autoregressive training: noise under the model itself, one forward, learning."""
+
+import numpy as np
+import pytest
+import torch
+
+from mtp.ptp.intervals import GRID
+from mtp.sampling import Sampling, final_probabilities, pick
+from mtp.train.byte_data import pack, read_documents
+from mtp.train.completions import Record
+from mtp.train.inverse import Recipe, build, export, perplexities, train
+from mtp.train.inverse_rows import losses, own_noise, split
+from mtp.train.run_folder import read_curve
+
+RECIPE = Recipe(
+    batch=4, context=48, windows=3, length=4, hidden=16, layers=1, heads=2, mlp=24,
+    learning_rate=0.02, steps=12,
+)  # fmt: skip
+SAMPLING = Sampling(0.7)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "completions.jsonl"
+    records = [Record(f"Count to {i}.", [5, 2], "1 2 3 " * (1 + i % 9)) for i in range(80)]
+    path.write_text("".join(record.line() for record in records))
+    return read_documents([path, path])
+
+
+def splits(pair, count=3):
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(100, (4, 48), generator=generator)
+    return split(ids, count, 4, generator)
+
+
+def halves(count):
+    return torch.full((count,), 0.5, dtype=torch.float64)
+
+
+def test_the_noise_picks_the_tokens_under_the_model_itself():
+    pair = build(RECIPE)
+    found = splits(pair)
+    u, log_p = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
+    assert u.shape == log_p.shape == (4, 3, 4) and torch.equal(u * GRID, (u * GRID).round())
+    for text, window in ((0, 0), (3, 2)):
+        root = int(found.roots[text, window])
+        given = pair.model.get_input_embeddings()(found.ids[text, : root + 1])
+        place = list(range(root + 1))
+        for offset in range(4):
+            with torch.no_grad():
+                rows = torch.cat([given, pair.noise(u[text, window, :offset])])[None]
+                positions = torch.tensor([place + [root + j for j in range(offset)]])
+                logits = pair.model(inputs_embeds=rows, position_ids=positions).logits[0, -1]
+            token = int(found.tokens[text, window, offset])
+            drawn = float(u[text, window, offset])
+            assert pick(drawn, final_probabilities(logits, SAMPLING)) == token
+            wanted = float(logits.log_softmax(-1)[token])
+            assert float(log_p[text, window, offset]) == pytest.approx(wanted, abs=1e-4)
+
+
+def test_one_forward_gives_what_the_offsets_gave_one_by_one():
+    pair = build(RECIPE)
+    found = splits(pair)
+    u, log_p = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
+    text, later = losses(pair.model, pair.noise, found, found.ids.roll(-1, 1), u)
+    assert later.item() == pytest.approx(-float(log_p[:, :, 1:].mean()), abs=1e-5)
+    plain = pair.model(input_ids=found.ids).logits
+    alone = torch.nn.functional.cross_entropy(plain.flatten(0, 1), found.ids.roll(-1, 1).flatten())
+    assert text.item() == pytest.approx(alone.item(), abs=1e-5)
+    (text + later).backward()
+    assert pair.noise.table.grad.abs().max() > 0
+
+
+def test_training_helps_goes_on_and_ships(texts, tmp_path):
+    training, held_out = texts
+    half = Recipe(**{**vars(RECIPE), "steps": 6})
+    train(tmp_path / "run", training, held_out, half, save_every=0)
+    pair = train(tmp_path / "run", training, held_out, RECIPE, save_every=0)
+    curve = read_curve(tmp_path / "run")
+    assert [line["step"] for line in curve] == list(range(1, 13))
+    for name in ("text", "windows", "twin"):
+        assert curve[-1]["training_bits"][name] < curve[0]["training_bits"][name] - 1
+    assert curve[-1]["perplexity"][2] < curve[0]["perplexity"][2] / 2
+    export(tmp_path / "run", tmp_path / "out", RECIPE, held_out)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"model", "twin", "noise.safetensors", "card.json"}
+    again = perplexities(pair, held_out, RECIPE)
+    assert again == perplexities(pair, held_out, RECIPE)
+
+
+def test_both_begin_equal_and_the_twin_is_plain():
+    pair = build(RECIPE)
+    for mine, theirs in zip(pair.model.parameters(), pair.twin.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    documents = pack([np.random.default_rng(0).integers(97, 120, 400).tolist()])
+    found = perplexities(pair, documents, RECIPE)
+    assert found["perplexity"][0] == pytest.approx(found["twin_perplexity"][0], abs=1e-3)
