@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pydantic import TypeAdapter
+
+from mtp.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,9 @@ class TableRow:
     draft_ms: float | None
     verify_ms: float | None
     peak_memory_mb: float
+
+
+_TABLE = TypeAdapter(list[TableRow])
 
 
 def tabulate(rows: Sequence[BenchRow], decoders: Sequence[str]) -> list[TableRow]:
@@ -187,3 +195,11 @@ def _spread(value: tuple[float, float, float] | None) -> str:
     if value[0] == value[2]:
         return _number(value[1])  # one prompt has no spread
     return f"{_number(value[1])} [{_number(value[0])}–{_number(value[2])}]"
+
+
+def read_table(text: str) -> list[TableRow]:
+    """The rows of a measurement's table.json. Raises InputError for anything else."""
+    try:
+        return _TABLE.validate_python(json.loads(text)["rows"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError("This is not the table.json of a measurement.") from error
