@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mtp.errors import DraftscopeError, InputError
+from mtp.models.catalog import DEFAULT_MODEL
 
-DEFAULT_MODEL = "smollm2"
 _TRAINING = {
     "corpus": ("sample completions from a model", "mtp.train.corpus"),
     "byte-lm": ("train the byte-level model", "mtp.train.byte_lm"),
@@ -105,8 +105,9 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         "--circuits",
         default="ff-8,cp-8,hmm-8,btree-8",
         metavar="NAME-WINDOW,…",
-        help="written to assets/circuits/NAME-WINDOW.json",
+        help="each makes NAME-WINDOW.json",
     )
+    circuits.add_argument("--out", type=Path, metavar="FOLDER", help="assets/circuits if not given")
     circuits.set_defaults(run=_record_circuits, model="byte")
 
     train = commands.add_parser("train", help="make training data and train models")
@@ -348,7 +349,7 @@ def _record_circuits(chosen: argparse.Namespace) -> int:
         )
         check_question(questions[-1], chosen.model)
     verifier = _load(chosen)
-    folder = REPOSITORY / "assets" / "circuits"
+    folder = chosen.out or REPOSITORY / "assets" / "circuits"
     folder.mkdir(parents=True, exist_ok=True)
     for question in questions:
         view = explore(verifier, question)

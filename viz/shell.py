@@ -15,7 +15,6 @@ from mtp.models import catalog
 from mtp.records.settings import Settings
 from viz.texts import text
 
-DEFAULT_MODEL = "smollm2"
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 
@@ -71,7 +70,7 @@ def settings() -> Header:
         with gr.Row(elem_classes="ds-fields"):
             model = gr.Dropdown(
                 models,
-                value=DEFAULT_MODEL,
+                value=catalog.DEFAULT_MODEL,
                 allow_custom_value=True,
                 label=text("header.model"),
                 elem_id="model",

@@ -12,7 +12,6 @@ from mtp.models.catalog import folder_of
 
 WORDS_FILE = "words.txt"  # beside the model's weights: one word a line
 _WORD = re.compile(r"[^\W\d_]+")
-_BROKEN = "\ufffd"
 
 
 def words_in(text: str) -> set[str]:
@@ -63,11 +62,8 @@ def unknown_words(before: bytes, raw: bytes, ended: bool, known: Collection[str]
     Only complete words count: begun in `raw` or in the text `before` it, and followed in `raw` by
     something that is no letter, or by the text's end.
     """
-    head, cut = _decoded(before, False), _decoded(raw, not ended)
-    start = len(head)
-    text = (head + cut).lower()
-    if len(text) != len(head) + len(cut):  # some capitals take two letters in lower case
-        start = len(head.lower())
+    start = len(_decoded(before, True).lower())
+    text = _decoded(before + raw, not ended).lower()
     return [
         match[0]
         for match in _WORD.finditer(text)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mtp.circuits import marks, shelf
 from mtp.circuits.circuit import UNKNOWN, Circuit
-from mtp.circuits.conditioning import condition, latent_marginals, token_marginals
+from mtp.circuits.conditioning import clamp, condition, latent_marginals, token_marginals
 from mtp.circuits.head_files import load_card
 from mtp.circuits.inference import log_prob
 from mtp.circuits.information import coarsen, mutual_information
@@ -195,19 +195,16 @@ def given(
     circuit: Circuit, tokens: Sequence[int] = (), clamped: tuple[int, int] | None = None
 ) -> tuple[Circuit, float]:
     """The circuit given the window's first tokens and one latent's state, and their joint natural
-    log-probability. Raises InputError as `condition` does.
+    log-probability. Raises InputError as `condition` and `clamp` do.
     """
-    latents = len(circuit.structure.latents)
     windows = torch.tensor([list(tokens)], dtype=torch.long)
     if clamped is None:
         return condition(circuit, windows), float(log_prob(circuit, windows))
-    if not 0 <= clamped[0] < latents:
-        raise InputError(f"This circuit has {latents} latents; there is no latent {clamped[0]}.")
-    states = torch.full((1, latents), UNKNOWN, dtype=torch.long)
-    states[0, clamped[0]] = clamped[1]
-    only = condition(circuit, states=states)
+    if clamped[1] < 0:
+        raise InputError(f"States are counted from 0; {clamped[1]} is none.")
+    held = clamp(circuit, *clamped)
     prior = float(latent_marginals(circuit)[0, clamped[0], clamped[1]])
-    return condition(only, windows), prior + float(log_prob(only, windows))
+    return condition(held, windows), prior + float(log_prob(held, windows))
 
 
 def information(circuit: Circuit, kept: int | None = None) -> tuple[tuple[float, ...], ...]:

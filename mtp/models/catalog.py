@@ -95,6 +95,7 @@ BYTE = Entry(
 )
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (BYTE, SMOLLM2)}
+DEFAULT_MODEL = BYTE.name  # part of the repository: it runs at once
 
 
 def cache_folder() -> Path:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_decode_page import LIVE, PROMPT, SLOW_MS, part, wait_for_run
+from tests.browser.test_decode_page import LIVE, PROMPT, SLOW_MS, choose_model, part, wait_for_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.smollm2]
 BRANCH = "#branch-player"
@@ -79,6 +79,7 @@ def test_a_unions_nodes_say_who_drafted_them(visit) -> None:
 def test_a_race_of_three_to_its_finish(visit) -> None:
     page = visit.open("?tab=race")
     page.get_by_text("Model and sampling").click()
+    choose_model(page, "smollm2")
     page.locator("#max_new_tokens input").fill("12")
     page.locator("#temperature input").fill("0")
     page.locator("#race-prompt textarea").fill(PROMPT)

@@ -14,6 +14,7 @@ from mtp.models import catalog
 pytestmark = pytest.mark.browser
 VIEW = "#circuit-view"
 SLOW_MS = 300_000  # a model is loaded first
+SOON_MS = 60_000  # the first question has torch imported
 OWN = {"tab": "circuit", "model": "byte", "circuit": "cp", "window": "8", "context": "Hello there."}
 with_byte = pytest.mark.skipif(not catalog.is_ready("byte"), reason="the byte model is not here")
 
@@ -45,7 +46,8 @@ def click_state(page: Page, latent: int, state: int) -> None:
         """([latent, state]) => {
         const area = document.querySelector('#circuit-view [data-part="graph-plot"]');
         for (const trace of area.data) {
-          const at = (trace.customdata ?? []).findIndex((d) => d?.[0] === latent && d?.[1] === state);
+          const at = (trace.customdata ?? []).findIndex(
+            (chosen) => chosen?.[0] === latent && chosen?.[1] === state);
           if (at < 0 || !['products', 'clamped', 'lit products'].includes(trace.name)) continue;
           const layout = area._fullLayout;
           const box = area.getBoundingClientRect();
@@ -69,7 +71,7 @@ def drawn_state(page: Page) -> tuple[int, int]:
 
 
 def wait_for_said(page: Page, words: str) -> None:
-    expect(part(page, "caption")).to_contain_text(words)
+    expect(part(page, "caption")).to_contain_text(words, timeout=SOON_MS)
 
 
 def test_first_view_is_a_recorded_circuit(visit) -> None:
@@ -104,14 +106,14 @@ def test_a_clicked_sample_lights_its_tree(visit) -> None:
     assert trace(page, "graph", "lit")["x"] == []
     sample = page.locator(f'{VIEW} .ds-sample[data-kind="joint"]').nth(3)
     sample.click()
-    expect(sample).to_have_attribute("aria-pressed", "true")
     wait_for_said(page, "The lit tree drew")
+    expect(sample).to_have_attribute("aria-pressed", "true")
     assert sum(x is None for x in trace(page, "graph", "lit inputs")["x"]) == 8
     assert len(trace(page, "latents", "drawn")["x"]) == 7
     expect(part(page, "posterior")).to_have_text("Given every token of the chosen sample.")
     sample.click()
-    expect(sample).to_have_attribute("aria-pressed", "false")
     wait_for_said(page, "Nothing is held")
+    expect(sample).to_have_attribute("aria-pressed", "false")
     assert trace(page, "graph", "lit")["x"] == []
     page.locator(f'{VIEW} .ds-sample[data-kind="independent"]').nth(0).click()
     wait_for_said(page, "no tree drew it")
@@ -178,7 +180,8 @@ def test_every_recorded_view_can_be_chosen(visit) -> None:
     wait_for_said(page, "FF has no latents")
     expect(part(page, "clamp-box")).to_be_hidden()
     highest = page.evaluate(
-        """() => { const map = document.querySelector('#circuit-view [data-part="information-plot"]');
+        """() => {
+        const map = document.querySelector('#circuit-view [data-part="information-plot"]');
         return Math.max(...map.data[0].z.flat().filter((cell) => cell !== null)); }"""
     )
     assert highest == 0
@@ -196,14 +199,14 @@ def test_a_link_asks_the_same_again(visit) -> None:
     address = page.url
     page.goto("about:blank")
     page.goto(address)
-    expect(part(page, "caption")).to_have_text(said)
+    expect(part(page, "caption")).to_have_text(said, timeout=SOON_MS)
     chosen = page.locator(f'{VIEW} .ds-sample[aria-pressed="true"]')
     expect(chosen).to_have_attribute("data-index", "4")
 
 
 def test_questions_that_make_no_sense_get_a_sentence(visit) -> None:
     page = open_circuit(visit, "?tab=circuit&view=cp-8&clamp=9.1")
-    expect(part(page, "fault")).to_contain_text("there is no latent 8")
+    expect(part(page, "fault")).to_contain_text("there is no latent 8", timeout=SOON_MS)
     page.locator("#circuit-window input").fill("many")
     page.locator("#circuit-prompt textarea").fill("Hello")
     page.locator("#circuit-start").click()

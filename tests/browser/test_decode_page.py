@@ -13,10 +13,18 @@ from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
 PROMPT = "Say these words again, in order: red fox, blue whale, red fox, blue whale."
-LIVE = {"prompt": PROMPT, "new": "24", "drafter": "pld", "seed": "3", "temperature": "0"}
+LIVE = {
+    "model": "smollm2",
+    "prompt": PROMPT,
+    "new": "24",
+    "drafter": "pld",
+    "seed": "3",
+    "temperature": "0",
+}
 LONG = {  # writes for long enough to be looked at on the way
     "prompt": "Write a very long story about a lighthouse keeper, the sea and the town.",
     "new": "2000",
+    "model": "smollm2",
     "drafter": "ar",
     "seed": "3",
     "temperature": "0.7",
@@ -43,6 +51,12 @@ def open_file(page: Page, path: Path) -> None:
     with page.expect_file_chooser() as chooser:
         page.locator("#open").click()
     chooser.value.set_files(path)
+
+
+def choose_model(page: Page, name: str) -> None:
+    page.locator("#model input").fill(name)
+    page.locator("#model input").press("Enter")
+    page.locator("#model input").press("Tab")
 
 
 def wait_for_run(page: Page) -> None:
@@ -219,6 +233,7 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     hostile = PROMPT + " <b>bold</b> <script>window.broken = 1</script>"
     page.locator("#prompt textarea").fill(hostile)
     page.get_by_text("Model and sampling").click()
+    choose_model(page, "smollm2")
     page.locator("#max_new_tokens input").fill("24")
     page.locator("#run").click()
     expect(page.locator("#stop")).to_be_enabled(timeout=SLOW_MS)

@@ -73,7 +73,7 @@ def test_generate_prints_summary_and_saves_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     done = run(
         *["generate", "--prompt", "Say: שלום 🦊 <b>", "--max-new-tokens", "6", "--json"],
-        *["--temperature", "0", "--trace", str(path)],
+        *["--model", "smollm2", "--temperature", "0", "--trace", str(path)],
     )
     assert done.returncode == 0, done.stderr.decode()
     summary = json.loads(done.stdout)

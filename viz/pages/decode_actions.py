@@ -11,6 +11,7 @@ import gradio as gr
 
 from mtp.drafters.options import settle_options
 from mtp.errors import DraftscopeError, TraceError
+from mtp.models import catalog
 from mtp.records.settings import Settings, settings_of
 from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
 from viz import check, drafter_choice, recorded, shell
@@ -216,7 +217,7 @@ class Actions:
         values = shell.from_query(query)
         drafter = query.get("drafter", drafter_choice.DEFAULT)
         dtype = values.pop("dtype", "auto")
-        model = values.pop("model", shell.DEFAULT_MODEL)
+        model = values.pop("model", catalog.DEFAULT_MODEL)
         options = settle_options(drafter, drafter_choice.options_in(drafter, query))
         settings = Settings(
             prompt=query["prompt"], drafter=drafter, drafter_options=options, **values

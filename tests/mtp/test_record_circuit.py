@@ -1,0 +1,42 @@
+"""`python -m mtp record-circuit`: views as files; bad arguments end with one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mtp.__main__ import main
+from mtp.models import catalog
+from mtp.records.circuit import CircuitView
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--prompt", "a", "--circuits", "hmm"], "takes NAME-WINDOW"),
+        (["--prompt", "a", "--circuits", "hmm-x"], "takes NAME-WINDOW"),
+        (["--prompt", "a", "--circuits", "tree-8"], "can be ff, cp, hmm, btree"),
+        (["--prompt", " ", "--circuits", "cp-8"], "prompt is empty"),
+        (["--prompt", "a", "--seed", "-1"], "seed"),
+        (["--prompt", "a", "--model", "smollm9"], "no model"),
+    ],
+)
+def test_bad_arguments(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["record-circuit", *arguments, "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert sentence in said and "\n" not in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not catalog.is_ready("byte"), reason="the byte model is not here")
+def test_a_recording_is_the_same_every_time(tmp_path: Path) -> None:
+    command = ["record-circuit", "--prompt", "Hello.", "--circuits", "ff-8", "--seed", "2", "--out"]
+    for name in ("one", "other"):
+        assert main([*command, str(tmp_path / name)]) == 0
+    one, other = ((tmp_path / name / "ff-8.json").read_bytes() for name in ("one", "other"))
+    assert one == other
+    view = CircuitView.from_json(one)
+    assert (view.circuit, view.window, view.prompt, view.seed) == ("ff", 8, "Hello.", 2)
