@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from mtp.errors import InputError, ModelError
+from mtp.models.catalog import ENTRIES, entry_folder
 from mtp.sampling import Sampling
 from mtp.train import prompts
 from mtp.train.batch_sampler import Job, complete
@@ -200,7 +201,7 @@ def _jobs(teacher: Teacher, plan: Plan, done: set[int], deadline: float) -> Iter
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `train corpus`."""
-    parser.add_argument("--model", required=True, help="a local folder or a Hugging Face id")
+    parser.add_argument("--model", required=True, help="a name, folder or Hugging Face id")
     parser.add_argument("--name", help="the model's name in the header; default: the folder's")
     parser.add_argument("--weights-sha256", help="hash for the header; default: of the folder")
     parser.add_argument("--out", type=Path, required=True, help="a .jsonl file; goes on if there")
@@ -225,7 +226,12 @@ def run(args: argparse.Namespace) -> int:
         count=args.count,
         minutes=args.minutes,
     )
-    teacher = load_teacher(args.model, args.dtype, args.weights_sha256, args.name)
+    entry = ENTRIES.get(args.model)
+    if entry is None:
+        teacher = load_teacher(args.model, args.dtype, args.weights_sha256, args.name)
+    else:
+        folder = str(entry_folder(entry))
+        teacher = load_teacher(folder, args.dtype, entry.sha256 or None, entry.name)
     made = make_corpus(
         teacher, plan, args.out, lambda line: print(line, file=sys.stderr, flush=True)
     )
