@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mtp.circuits import marks, shelf
-from mtp.circuits.circuit import UNKNOWN, Circuit
+from mtp.circuits.circuit import Circuit
 from mtp.circuits.conditioning import clamp, condition, latent_marginals, token_marginals
 from mtp.circuits.head_files import load_card
 from mtp.circuits.inference import log_prob
 from mtp.circuits.information import coarsen, mutual_information
+from mtp.circuits.judge import Judge, lengths_of
 from mtp.circuits.sampling import draw, sample
 from mtp.circuits.structure import CIRCUIT_NAMES, build
 from mtp.errors import InputError
@@ -27,13 +28,10 @@ from mtp.records.circuit import (
     Beliefs,
     CircuitView,
     LatentView,
-    Marked,
     Numbers,
     PositionView,
     Question,
-    Sample,
     Share,
-    readable,
 )
 from mtp.sampling import Noise
 
@@ -47,7 +45,7 @@ BITS = np.log(2)
 
 
 def check_question(question: Question, model: str) -> None:
-    """Checks all that needs no model, so that none is loaded in vain. Raises InputError."""
+    """Checks all that needs no model, so that none is fetched in vain. Raises InputError."""
     check_prompt(question.prompt)
     if question.answer.strip():
         check_prompt(question.answer)
@@ -58,9 +56,9 @@ def check_question(question: Question, model: str) -> None:
         raise InputError(
             f"The circuit is {question.circuit[:40]!r}; it can be {', '.join(CIRCUIT_NAMES)}."
         )
-    there = shelved()
-    if model in ENTRIES and model not in there:
-        raise InputError(_none_for(model, there))
+    entry = ENTRIES.get(model)
+    if entry is not None and entry.sha256 and not shelf.heads_for(entry.sha256):
+        raise InputError(_none_for(model, shelved()))
 
 
 def shelved() -> dict[str, list[str]]:
@@ -68,7 +66,8 @@ def shelved() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for head in shelf.shelved():
         if not head.config.lora:
-            found.setdefault(str(load_card(head.folder).get("model", "?")), []).append(head.label)
+            model = Path(str(load_card(head.folder).get("model", "?"))).name
+            found.setdefault(model, []).append(head.label)
     return found
 
 
@@ -110,7 +109,7 @@ def explore(
     drawn = [joint.tokens[:, 0], draw(single, generator)]
     states = [joint.states[:, 0], torch.zeros(SAMPLES, 0, dtype=torch.long)]
     said = b"".join(vocabulary.bytes_of(token) for token in ids[-CONTEXT_BYTES:])
-    judge = _Judge(
+    judge = Judge(
         circuit,
         tuple(vocabulary.bytes_of(int(token)) for token in drafted),
         tuple(np.flatnonzero(np.isin(drafted, list(vocabulary.stop_ids))).tolist()),
@@ -231,48 +230,6 @@ def draw_one(
     )
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """All that decides whether a sample is possible."""
-
-    circuit: Circuit
-    pieces: tuple[bytes, ...]
-    ends: tuple[int, ...]
-    before: bytes
-    threshold: float
-    words: frozenset[str] | None
-
-    def samples(self, tokens: Tensor, states: Tensor, scores: Tensor) -> tuple[Sample, ...]:
-        """Windows (S, n), their latent states (S, L) and the verifier's log p (S, n), judged."""
-        lengths = _lengths(tokens, self.ends)
-        after = torch.arange(tokens.shape[1])[None] >= lengths[:, None]
-        log_q = log_prob(self.circuit, tokens.masked_fill(after, UNKNOWN)).tolist()
-        log_p = scores.masked_fill(after, 0.0).sum(1).tolist()
-        return tuple(
-            self._sample(row, chosen, int(length), q, p)
-            for row, chosen, length, q, p in zip(
-                tokens.tolist(), states.tolist(), lengths, log_q, log_p, strict=True
-            )
-        )
-
-    def _sample(
-        self, tokens: list[int], states: list[int], length: int, log_q: float, log_p: float
-    ) -> Sample:
-        ended = tokens[length - 1] in self.ends
-        text = tokens[: length - 1] if ended else tokens[:length]
-        raw = b"".join(self.pieces[token] for token in text)
-        found = [Marked("broken", readable(part)) for part in marks.broken_bytes(raw, ended)[:1]]
-        if self.words is not None:
-            unknown = marks.unknown_words(self.before, raw, ended, self.words)
-            found += [Marked("word", word) for word in unknown]
-        if log_p < self.threshold:
-            found.append(Marked("unlikely"))
-        shown = readable(raw + (self.pieces[tokens[length - 1]] if ended else b""))
-        return Sample(
-            tuple(tokens), tuple(states), shown, round(log_q, 4), round(log_p, 4), tuple(found)
-        )
-
-
 def _verifier_log_p(
     context: Continuations,
     generator: torch.Generator,
@@ -292,16 +249,9 @@ def _verifier_log_p(
     tokens, logs = context.sample(VERIFIER_SAMPLES, generator, step)
     if stop():
         return None
-    after = torch.arange(tokens.shape[1])[None] >= _lengths(tokens, tuple(stop_ids))[:, None]
+    after = torch.arange(tokens.shape[1])[None] >= lengths_of(tokens, tuple(stop_ids))[:, None]
     values: list[float] = logs.masked_fill(after, 0.0).sum(1).tolist()
     return values
-
-
-def _lengths(tokens: Tensor, ends: tuple[int, ...]) -> Tensor:
-    """How many tokens of each row (S, n) count: up to and with the first that ends the text."""
-    ending = torch.isin(tokens, torch.tensor(ends, dtype=torch.long))
-    first = ending.int().argmax(1) + 1
-    return torch.where(ending.any(1), first, tokens.shape[1])
 
 
 def _top(probabilities: Tensor, count: int, old: Tensor | None = None) -> tuple[Share, ...]:
