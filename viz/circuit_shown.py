@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.records.circuit import Beliefs, CircuitView, Sample
+from viz import circuit_tables as tables
 from viz import panel
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
 from viz.figures.circuit_graph import Lit
@@ -28,7 +29,6 @@ FIRST = "btree-8"  # the recorded view that is shown first
 LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 MOST_GIVEN = 400  # characters of a window that a person types
 MOST_DRAWN = 100_000  # samples in a row
-LISTED_FLOW = 0.001  # weights that carry less are left out of the table
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ def view_of(shown: Shown) -> dict[str, Any]:
             for kind, samples in (("joint", view.joint), ("independent", view.independent))
         },
         "samples": {
-            "joint": [_listed(one) for one in view.joint],
-            "independent": [_listed(one) for one in view.independent],
+            "joint": [tables.listed(one) for one in view.joint],
+            "independent": [tables.listed(one) for one in view.independent],
         },
         "words": text("circuit.words.none")
         if view.known_words is None
@@ -177,22 +177,8 @@ def view_of(shown: Shown) -> dict[str, Any]:
             "verdicts": panel.plain_figure(circuit_samples.verdicts(view, table())),
         },
         "tables": {
-            "information": {
-                "heads": [text("circuit.information.x"), *_offsets(view)],
-                "rows": [
-                    [name, *(_n(value) for value in row)]
-                    for name, row in zip(_offsets(view), view.information, strict=True)
-                ],
-            },
-            "verdicts": {
-                "heads": _heads("kind", "text", "log_p", "log_q", "marks"),
-                "rows": [
-                    [text(f"circuit.lane.{kind}"), one["text"], one["log_p"], one["log_q"],
-                     "; ".join(one["marks"]) or "–"]
-                    for kind, samples in (("joint", view.joint), ("independent", view.independent))
-                    for one in map(_listed, samples)
-                ],
-            },
+            "information": tables.information(view),
+            "verdicts": tables.verdicts(view),
         },
     }  # fmt: skip
 
@@ -219,9 +205,9 @@ def look_at(shown: Shown, asked: Asked) -> dict[str, Any]:
             "marginals": panel.plain_figure(circuit_beliefs.marginals(view, found.now, texts)),
         },
         "tables": {
-            "graph": _weights(found.now),
-            "latents": _states(view, found.latents),
-            "marginals": _tokens(view, found.now),
+            "graph": tables.weights(found.now),
+            "latents": tables.states(view, found.latents),
+            "marginals": tables.tokens(view, found.now),
         },
         "said": _said(view, asked, found),
         "posterior": text("circuit.posterior.sample" if sample else "circuit.posterior.evidence")
@@ -235,7 +221,7 @@ def _said(view: CircuitView, asked: Asked, found: Answer) -> str:
     parts = []
     if found.tokens:
         read = " ".join(visible(view.text_of(token)) for token in found.tokens)
-        p = _n(math.exp(found.now.log_evidence))
+        p = tables.number(math.exp(found.now.log_evidence))
         key = "circuit.said.given" if asked.clamped is None else "circuit.said.given_held"
         count = len(found.tokens)
         parts.append(text(key, tokens=read, count=count, window=view.window, p=p))
@@ -247,72 +233,13 @@ def _said(view: CircuitView, asked: Asked, found: Answer) -> str:
     if sample is not None:
         shown = visible(sample.text)
         if len(sample.states) == len(view.beliefs.latents):
-            parts.append(text("circuit.said.lit", text=shown, log_q=_signed(sample.log_q, 2)))
+            parts.append(text("circuit.said.lit", text=shown, log_q=tables.signed(sample.log_q, 2)))
         else:
             parts.append(text("circuit.said.unlit", text=shown))
     if not parts:
         key = "circuit.said.free" if view.beliefs.latents else "circuit.said.ff"
         parts.append(text(key))
     return " ".join(parts)
-
-
-def _listed(sample: Sample) -> dict[str, Any]:
-    return {
-        "text": visible(sample.text),
-        "log_p": _signed(sample.log_p),
-        "log_q": _signed(sample.log_q),
-        "marks": [text(f"circuit.mark.{one.kind}", what=one.what) for one in sample.marks],
-        "kinds": [one.kind for one in sample.marks],
-    }
-
-
-def _weights(now: Beliefs) -> dict[str, Any]:
-    rows = []
-    for index, latent in enumerate(now.latents):
-        above = (1.0,) if latent.parent < 0 else now.latents[latent.parent].marginal
-        for parent, weights in enumerate(latent.weights):
-            for state, weight in enumerate(weights):
-                flow = above[parent] * weight
-                if flow >= LISTED_FLOW:
-                    up = "–" if latent.parent < 0 else f"{latent.parent + 1}: {parent + 1}"
-                    rows.append([index + 1, up, state + 1, _n(weight), _n(flow)])
-    return {"heads": _heads("latent", "above", "state", "weight", "flow"), "rows": rows}
-
-
-def _states(view: CircuitView, now: Beliefs) -> dict[str, Any]:
-    rows = [
-        [index + 1, f"+{latent.start + 1} – +{latent.stop}", state + 1, _n(p),
-         _n(view.beliefs.latents[index].marginal[state])]
-        for index, latent in enumerate(now.latents)
-        for state, p in enumerate(latent.marginal)
-    ]  # fmt: skip
-    return {"heads": _heads("latent", "scope", "state", "p", "before"), "rows": rows}
-
-
-def _tokens(view: CircuitView, now: Beliefs) -> dict[str, Any]:
-    rows = [
-        [f"+{place + 1}", visible(view.text_of(share.token)), _n(share.p),
-         _n(share.p if share.before is None else share.before)]
-        for place, position in enumerate(now.positions)
-        for share in position.top
-    ]  # fmt: skip
-    return {"heads": _heads("position", "token", "p", "before"), "rows": rows}
-
-
-def _heads(*names: str) -> list[str]:
-    return [text(f"circuit.table.{name}") for name in names]
-
-
-def _offsets(view: CircuitView) -> list[str]:
-    return [f"+{place + 1}" for place in range(view.window)]
-
-
-def _n(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _signed(value: float, digits: int = 1) -> str:
-    return f"{value:.{digits}f}".replace("-", "\u2212")
 
 
 def _link(shown: Shown) -> str | None:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
+from mtp.circuits.shelf import SHELF
 from mtp.models import catalog
 
 pytestmark = pytest.mark.browser
@@ -16,7 +17,10 @@ VIEW = "#circuit-view"
 SLOW_MS = 300_000  # a model is loaded first
 SOON_MS = 60_000  # the first question has torch imported
 OWN = {"tab": "circuit", "model": "byte", "circuit": "cp", "window": "8", "context": "Hello there."}
-with_byte = pytest.mark.skipif(not catalog.is_ready("byte"), reason="the byte model is not here")
+with_byte = pytest.mark.skipif(
+    not catalog.is_ready("byte") or not (SHELF / "byte-cp-8").is_dir(),
+    reason="the byte model or its circuits are not here",
+)
 
 
 def part(page: Page, name: str):  # type: ignore[no-untyped-def]

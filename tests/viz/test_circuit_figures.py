@@ -14,7 +14,8 @@ from mtp.circuits.view import beliefs, circuit_of, given
 from mtp.records.circuit import CircuitView
 from tests.circuit_views import circuit_view
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
-from viz.figures.circuit_graph import WIDTHS, Lit, lumped, mass_of
+from viz.figures.circuit_flow import lumped, mass_of
+from viz.figures.circuit_graph import WIDTHS, Lit
 from viz.figures.circuit_layout import REST, lay_out, states_shown
 from viz.texts import table
 

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 from mtp.records.circuit import Beliefs, CircuitView
 from viz import theme
 from viz.figures import tokens
-from viz.figures.circuit_graph import CLAMPED, LIT
+from viz.figures.circuit_graph import CLAMPED
+from viz.figures.circuit_traces import LIT
 
 STATE_HEIGHT = 19  # px a state
 BAR_HEIGHT = 26  # px a token

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
 
-from mtp.records.circuit import NO_LATENT, Beliefs, CircuitView, LatentView
+from mtp.records.circuit import NO_LATENT, Beliefs, CircuitView
 from viz import theme
 from viz.figures import tokens
+from viz.figures.circuit_flow import lumped, mass_of
 from viz.figures.circuit_layout import CHIP, CHIP_HEIGHT, REST, Laid, Place, lay_out
+from viz.figures.circuit_traces import LIT, Lines, add_lines, add_points, add_texts
 
 INK = "#7A808A"  # of units and edges; reads on light and dark
-LIT = "#E69F00"  # the induced tree of a sample
 CLAMPED = "#0072B2"  # the state that a latent is held in
 WIDTHS = (0.8, 1.8, 3.0, 4.5, 6.5)  # px, for weights up to these bounds:
 WIDTH_BOUNDS = (0.05, 0.2, 0.5, 0.8)
@@ -37,55 +38,6 @@ class Lit:
 
     states: tuple[int, ...]
     tokens: tuple[int, ...]
-
-
-@dataclass
-class _Lines:
-    """Line pieces of one look, as one trace."""
-
-    x: list[float | None] = field(default_factory=list)
-    y: list[float | None] = field(default_factory=list)
-
-    def add(self, *places: Place) -> None:
-        self.x += [*(round(place.x, 1) for place in places), None]
-        self.y += [*(round(-place.y, 1) for place in places), None]
-
-
-def lumped(latent: LatentView, above: LatentView | None, rows: tuple[int, ...],
-           columns: tuple[int, ...]) -> list[list[float]]:  # fmt: skip
-    """Weights between the states that are drawn, REST standing for all others together: its row is
-    their mean by the parent's probabilities, its column their sum.
-    """
-    parent = above.marginal if above is not None else (1.0,)
-    others = [state for state in range(len(parent)) if state not in rows]
-    mass = sum(parent[state] for state in others)
-
-    def row(state: int) -> list[float]:
-        if state != REST:
-            return list(latent.weights[state])
-        if mass <= 0:
-            return [sum(w[c] for w in latent.weights) / len(parent) for c in _states(latent)]
-        return [
-            sum(parent[s] * latent.weights[s][c] for s in others) / mass for c in _states(latent)
-        ]
-
-    table = []
-    for state in rows:
-        weights = row(state)
-        rest = sum(weights[c] for c in _states(latent) if c not in columns)
-        table.append([rest if column == REST else weights[column] for column in columns])
-    return table
-
-
-def _states(latent: LatentView) -> range:
-    return range(len(latent.marginal))
-
-
-def mass_of(latent: LatentView, shown: tuple[int, ...], state: int) -> float:
-    """Probability of a drawn state; of REST, of all that are not drawn."""
-    if state != REST:
-        return latent.marginal[state]
-    return sum(p for s, p in enumerate(latent.marginal) if s not in shown)
 
 
 def figure(
@@ -131,10 +83,10 @@ class _Drawing:
     ) -> None:
         self.view, self.now, self.texts, self.laid = view, now, texts, laid
         self.clamped, self.lit = clamped, lit
-        self.weighted = {(w, s): _Lines() for s in range(3) for w in range(len(WIDTHS))}
-        self.forks = [_Lines() for _ in STRENGTHS]
-        self.lit_lines, self.lit_chips = _Lines(), _Lines()
-        self.chips = [_Lines() for _ in STRENGTHS]
+        self.weighted = {(w, s): Lines() for s in range(3) for w in range(len(WIDTHS))}
+        self.forks = [Lines() for _ in STRENGTHS]
+        self.lit_lines, self.lit_chips = Lines(), Lines()
+        self.chips = [Lines() for _ in STRENGTHS]
         self.hovers: list[tuple[Place, str]] = []
         self.chip_hovers: list[tuple[Place, str]] = []
         self.labels: list[list[tuple[Place, str]]] = [[] for _ in STRENGTHS]
@@ -262,19 +214,19 @@ class _Drawing:
         """One trace a look, always the same ones in the same order."""
         drawn = go.Figure()
         for (width, strength), lines in self.weighted.items():
-            _add_lines(drawn, lines, WIDTHS[width], INK, STRENGTHS[strength], "weights")
+            add_lines(drawn, lines, WIDTHS[width], INK, STRENGTHS[strength], "weights")
         for strength, lines in enumerate(self.forks):
-            _add_lines(drawn, lines, FORK, INK, STRENGTHS[strength], "forks")
+            add_lines(drawn, lines, FORK, INK, STRENGTHS[strength], "forks")
         for strength, lines in enumerate(self.chips):
-            _add_lines(drawn, lines, 1.2, INK, STRENGTHS[strength], "inputs", "toself")
-        _add_lines(drawn, self.lit_lines, 4, LIT, 0.95, "lit")
-        _add_lines(drawn, self.lit_chips, 2.4, LIT, 1, "lit inputs", "toself")
-        _add_points(drawn, self.hovers, "edges", {"size": 9, "opacity": 0})
+            add_lines(drawn, lines, 1.2, INK, STRENGTHS[strength], "inputs", "toself")
+        add_lines(drawn, self.lit_lines, 4, LIT, 0.95, "lit")
+        add_lines(drawn, self.lit_chips, 2.4, LIT, 1, "lit inputs", "toself")
+        add_points(drawn, self.hovers, "edges", {"size": 9, "opacity": 0})
         boxes = {"symbol": "square", "size": 24, "opacity": 0}
-        _add_points(drawn, self.chip_hovers, "input hover", boxes)
+        add_points(drawn, self.chip_hovers, "input hover", boxes)
         for strength, labels in enumerate(self.labels):
-            _add_texts(drawn, labels, LABEL_STRENGTHS[strength], theme.MONO, 13)
-        _add_texts(drawn, list(self.laid.marks), 0.75, theme.SANS, theme.SIZES["small"])
+            add_texts(drawn, labels, LABEL_STRENGTHS[strength], theme.MONO, 13)
+        add_texts(drawn, list(self.laid.marks), 0.75, theme.SANS, theme.SIZES["small"])
         self._add_units(drawn)
         drawn.update_layout(
             **theme.layout(
@@ -302,7 +254,7 @@ class _Drawing:
     def _add_units(self, drawn: go.Figure) -> None:
         sums = [(place, self._sum_hover(*key)) for key, place in self.laid.sums.items()]
         signs = {"symbol": "circle-cross-open", "size": 2 * RADIUS, "color": INK}
-        _add_points(drawn, sums, "sums", {**signs, "line": {"width": 1.6}})
+        add_points(drawn, sums, "sums", {**signs, "line": {"width": 1.6}})
         groups: dict[str, list[tuple[int, int]]] = {
             "products": [], "rest": [], "lit products": [], "clamped": [],
         }  # fmt: skip
@@ -321,56 +273,16 @@ class _Drawing:
             points = [(self.laid.products[key], self._product_hover(*key)) for key in keys]
             marker = {"size": 2 * RADIUS + 2, **looks[name]}
             chosen = [list(key) if key[1] != REST and key[0] >= 0 else None for key in keys]
-            _add_points(drawn, points, name, marker, chosen)
+            add_points(drawn, points, name, marker, chosen)
         names = [
             (place, BESIDE + self._label(state))
             for (latent, state), place in self.laid.products.items()
             if latent != NO_LATENT
         ]
-        _add_texts(drawn, names, 0.75, theme.SANS, 11, "top right")
+        add_texts(drawn, names, 0.75, theme.SANS, 11, "top right")
 
     def _label(self, state: int) -> str:
         return "…" if state == REST else str(state + 1)
-
-
-def _add_lines(
-    drawn: go.Figure, lines: _Lines, width: float, colour: str, opacity: float, name: str,
-    fill: str = "none",
-) -> None:  # fmt: skip
-    inside = "rgba(230, 159, 0, 0.25)" if colour == LIT else "rgba(138, 143, 152, 0.10)"
-    drawn.add_scatter(
-        x=lines.x, y=lines.y, mode="lines", name=name, hoverinfo="skip", opacity=opacity,
-        line={"color": colour, "width": width}, fill=fill, fillcolor=inside,
-    )  # fmt: skip
-
-
-def _add_points(
-    drawn: go.Figure,
-    points: list[tuple[Place, str]],
-    name: str,
-    marker: Mapping[str, Any],
-    customdata: list[Any] | None = None,
-) -> None:
-    drawn.add_scatter(
-        x=[place.x for place, _ in points], y=[-place.y for place, _ in points], mode="markers",
-        hovertext=[words for _, words in points], hovertemplate="%{hovertext}<extra></extra>",
-        marker=dict(marker), name=name, customdata=customdata, cliponaxis=False,
-    )  # fmt: skip
-
-
-def _add_texts(
-    drawn: go.Figure,
-    labels: list[tuple[Place, str]],
-    opacity: float,
-    family: str,
-    size: int,
-    position: str = "middle center",
-) -> None:
-    drawn.add_scatter(
-        x=[place.x for place, _ in labels], y=[-place.y for place, _ in labels], mode="text",
-        text=[words for _, words in labels], textposition=position, opacity=opacity,
-        textfont={"family": family, "size": size}, hoverinfo="skip", name="labels",
-    )  # fmt: skip
 
 
 def _between(start: Place, end: Place) -> tuple[Place, Place]:

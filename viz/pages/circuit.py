@@ -180,7 +180,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         filled = [query["context"], query.get("answer", ""), _KEEP, query.get("window", LONGEST)]
         if query.get("circuit") in CIRCUITS:
             filled[2] = query["circuit"]
-        yield [*[_KEEP] * 5, *filled]
+        yield [_KEEP, _KEEP, None, _KEEP, _KEEP, *filled]
         values = shell.from_query(query)
         dtype = values.get("dtype", "auto")
         try:
