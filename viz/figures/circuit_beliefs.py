@@ -53,7 +53,7 @@ def latents(
         xgap=2,
         ygap=1,
         hovertemplate=texts["circuit.latents.hover"] + "<extra></extra>",
-        colorbar={"title": {"text": texts["circuit.latents.scale"], "side": "right"},
+        colorbar={"title": {"text": texts["circuit.latents.scale"], "side": "top"},
                   "thickness": 10, "outlinewidth": 0},
     )  # fmt: skip
     figure.add_scatter(

@@ -38,7 +38,7 @@ def information(view: CircuitView, texts: Mapping[str, str]) -> go.Figure:
         ygap=1,
         hoverongaps=False,
         hovertemplate=texts["circuit.information.hover"] + "<extra></extra>",
-        colorbar={"title": {"text": texts["circuit.information.scale"], "side": "right"},
+        colorbar={"title": {"text": texts["circuit.information.scale"], "side": "top"},
                   "thickness": 10, "outlinewidth": 0},
     )  # fmt: skip
     axis = {"showgrid": False, "fixedrange": True, "type": "category"}

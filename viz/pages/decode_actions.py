@@ -183,6 +183,8 @@ class Actions:
                 player = {**player, **place}
             if not known and len(query) > 0:
                 fields = self._filled(query)
+            if query.get("tab", "decode") != "decode":
+                status = _KEEP  # another page has its own to say
             tail = [status, player, *_busy(False), shown, name if known else _KEEP]
             yield [*fields, *tail]
             return
