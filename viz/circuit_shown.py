@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.records.circuit import Beliefs, CircuitView, Sample
 from viz import circuit_tables as tables
-from viz import panel
+from viz import measured, panel
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
 from viz.figures.circuit_graph import Lit
 from viz.figures.tokens import visible
@@ -150,6 +150,15 @@ def _sample(view: CircuitView, asked: tuple[str, int] | None, held: Circuit) -> 
 def view_of(shown: Shown) -> dict[str, Any]:
     """All of a view that no question changes."""
     view = shown.view
+    figures = {
+        "information": panel.plain_figure(circuit_samples.information(view, table())),
+        "verdicts": panel.plain_figure(circuit_samples.verdicts(view, table())),
+    }
+    numbers = {"information": tables.information(view), "verdicts": tables.verdicts(view)}
+    compared = measured.read(measured.CIRCUITS)
+    if compared is not None and compared.plan["model"] == view.model:
+        figures["acceptance"] = measured.figure(compared)
+        numbers["acceptance"] = measured.numbers(compared)
     return {
         "label": text("circuit.recorded" if shown.recorded else "circuit.own"),
         "title": label_of(view),
@@ -172,15 +181,10 @@ def view_of(shown: Shown) -> dict[str, Any]:
         if view.known_words is None
         else text("circuit.words", words=f"{view.known_words:,}"),
         "bound": "" if view.kept is None else text("circuit.bound", kept=view.kept),
-        "figures": {
-            "information": panel.plain_figure(circuit_samples.information(view, table())),
-            "verdicts": panel.plain_figure(circuit_samples.verdicts(view, table())),
-        },
-        "tables": {
-            "information": tables.information(view),
-            "verdicts": tables.verdicts(view),
-        },
-    }  # fmt: skip
+        "measured": measured.said(compared) if "acceptance" in figures and compared else "",
+        "figures": figures,
+        "tables": numbers,
+    }
 
 
 def look_at(shown: Shown, asked: Asked) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 const NOTHING = { given: "", clamp: null, sample: null };
 const view = { key: null, data: null, asked: NOTHING, answer: null, answered: null, drawnNumber: 0, touched: false };
 let asking = null;
-const FIGURES = ["graph", "marginals", "verdicts", "latents", "information"];
+const FIGURES = ["graph", "marginals", "verdicts", "latents", "information", "acceptance"];
 const TYPING = 220; // ms without a key before a window is asked for
 
 async function pullView() {
@@ -35,6 +35,7 @@ function showView() {
   find("context").title = data.prompt;
   find("words").textContent = data.words;
   find("bound").textContent = data.bound;
+  find("measured").textContent = data.measured;
   for (const kind of ["joint", "independent"]) {
     find(`count-${kind}`).textContent = data.counts[kind];
     find(kind).replaceChildren(...data.samples[kind].map((sample, index) => sampleButton(kind, index, sample)));
@@ -134,6 +135,8 @@ function drawAll() {
   if (!view.answer || element.offsetParent === null) return;
   const all = { ...view.data.figures, ...view.answer.figures };
   for (const name of FIGURES) {
+    element.querySelector(`[data-figure="${name}"]`).hidden = !all[name];
+    if (!all[name]) continue;
     if (!find(`${name}-table`).hidden) find(`${name}-table`).replaceChildren(TABLES[name]());
     const layout = { ...all[name].layout };
     const frame = find(`${name}-frame`);

@@ -229,11 +229,11 @@ def test_a_link_that_makes_no_sense_says_so_and_stays(visit) -> None:
 
 @pytest.mark.smollm2
 def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -> None:
-    page = visit.open()
+    page = visit.open("?recorded=smollm2")  # whose fields say model and drafter
     hostile = PROMPT + " <b>bold</b> <script>window.broken = 1</script>"
     page.locator("#prompt textarea").fill(hostile)
     page.get_by_text("Model and sampling").click()
-    choose_model(page, "smollm2")
+    assert page.locator("#model input").input_value() == "smollm2"
     page.locator("#max_new_tokens input").fill("24")
     page.locator("#run").click()
     expect(page.locator("#stop")).to_be_enabled(timeout=SLOW_MS)

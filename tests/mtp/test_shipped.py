@@ -1,0 +1,64 @@
+"""What ships: the byte model and its circuits load, fit each other, and leave the text as it is."""
+
+import json
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mtp.circuits.head_files import load_card
+from mtp.circuits.shelf import heads_for
+from mtp.drafters.options import shipped
+from mtp.models import catalog
+from mtp.models.verifier import load_verifier
+from mtp.records.settings import Settings
+from mtp.run import start
+
+WEIGHTS = catalog.REPOSITORY / "assets" / "weights"
+FOLDER = catalog.entry_folder(catalog.BYTE)
+PROMPT = "Write a short story about the sea."
+
+
+@pytest.fixture(scope="module")
+def byte():
+    return load_verifier("byte", "float64", "cpu")
+
+
+def test_sizes_stay_within_the_repositorys_limits():
+    sizes = [path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file()]
+    assert sum(sizes) < 60e6 and max(sizes) < 20e6
+
+
+def test_the_byte_model_loads_through_the_auto_classes():
+    model = AutoModelForCausalLM.from_pretrained(FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    card = json.loads((FOLDER / "card.json").read_text())
+    assert sum(parameter.numel() for parameter in model.parameters()) == card["parameters"]
+    assert tokenizer("é")["input_ids"] == list("é".encode())
+    assert card["held_out"]["answer_bits_per_byte"] < 1.225  # the floor it had to beat
+
+
+def test_the_heads_belong_to_the_model_and_their_cards_say_how_good_they_are(byte):
+    heads = {head.label: head for head in heads_for(byte.weights_sha256)}
+    assert {f"{name}-{n}" for name in ("ff", "cp", "hmm", "btree") for n in (8, 16)} <= set(heads)
+    for window in (8, 16):
+        joint = {
+            name: load_card(heads[f"{name}-{window}"].folder)["held_out"]["joint"]
+            for name in ("ff", "cp", "hmm", "btree")
+        }
+        assert joint["ff"] < joint["cp"] < min(joint["hmm"], joint["btree"])
+
+
+@pytest.mark.parametrize("temperature", [0, 0.7])
+def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
+    settings = Settings(PROMPT, "ar", temperature=temperature, seed=3, max_new_tokens=40)
+    plain, _ = start(byte, settings)
+    for _ in plain:
+        pass
+    trained = [name for name in shipped() if name.startswith(("mtpc", "o-", "c-", "independent"))]
+    assert len(trained) >= 4
+    for name in trained:
+        drafted, _ = start(byte, Settings(**{**vars(settings), "drafter": name}))
+        for _ in drafted:
+            pass
+        assert drafted.output_ids == plain.output_ids, name
+        assert len(drafted.steps) < len(plain.steps), name  # and something stood
