@@ -8,6 +8,7 @@ const FIGURES = ["graph", "marginals", "verdicts", "latents", "information", "ac
 const TYPING = 220; // ms without a key before a window is asked for
 
 async function pullView() {
+  if (element.offsetParent === null) return; // a tab that is not looked at waits until it is
   const value = props.value;
   const asks = Boolean(value?.ask && (value.ask.given || value.ask.clamp || value.ask.sample));
   if (!value?.view || (value.view === view.key && !asks)) return;
@@ -274,6 +275,6 @@ find("save").addEventListener("click", save);
 find("link").addEventListener("click", copyLink);
 find("graph-frame").addEventListener("keydown", onGraphKey);
 let resizing = null;
-new ResizeObserver(() => { clearTimeout(resizing); resizing = setTimeout(drawAll, 80); }).observe(element);
+new ResizeObserver(() => { clearTimeout(resizing); resizing = setTimeout(view.key ? drawAll : pullView, 80); }).observe(element);
 watch("value", pullView);
 pullView();
