@@ -155,8 +155,10 @@ def view_of(shown: Shown) -> dict[str, Any]:
         "verdicts": panel.plain_figure(circuit_samples.verdicts(view, table())),
     }
     numbers = {"information": tables.information(view), "verdicts": tables.verdicts(view)}
+    said = ""
     compared = measured.read(measured.CIRCUITS)
     if compared is not None and compared.plan["model"] == view.model:
+        said = measured.said(compared)
         figures["acceptance"] = measured.figure(compared)
         numbers["acceptance"] = measured.numbers(compared)
     return {
@@ -181,7 +183,7 @@ def view_of(shown: Shown) -> dict[str, Any]:
         if view.known_words is None
         else text("circuit.words", words=f"{view.known_words:,}"),
         "bound": "" if view.kept is None else text("circuit.bound", kept=view.kept),
-        "measured": measured.said(compared) if "acceptance" in figures and compared else "",
+        "measured": said,
         "figures": figures,
         "tables": numbers,
     }

@@ -103,9 +103,7 @@ def advance(circuit: WindowCircuit, prefix: Prefix, token: int) -> Prefix:
     probability zero.
     """
     _refuse_full(circuit, prefix)
-    q = 1.0 if token == UNKNOWN else _probability(circuit, prefix, token)
-    if q <= 0.0:
-        raise InputError(f"Token {token} has probability zero at position {prefix.position}.")
+    q = 1.0 if token == UNKNOWN else _possible(circuit, prefix, token)
     return _read(circuit, prefix, token, q)
 
 
@@ -115,9 +113,7 @@ def responsible(circuit: WindowCircuit, prefix: Prefix, token: int) -> tuple[int
     Raises InputError as `advance` does.
     """
     _refuse_full(circuit, prefix)
-    q = _probability(circuit, prefix, token)
-    if q <= 0.0:
-        raise InputError(f"Token {token} has probability zero at position {prefix.position}.")
+    q = _possible(circuit, prefix, token)
     shares = prefix.belief * circuit.inputs[prefix.position, :, token] / q
     state = int(shares.argmax())
     return state, float(shares[state])
@@ -194,6 +190,14 @@ def _probability(circuit: WindowCircuit, prefix: Prefix, token: int) -> float:
     if not 0 <= token < circuit.inputs.shape[2]:
         raise InputError(f"Token {token} lies outside 0 … {circuit.inputs.shape[2] - 1}.")
     return float(prefix.belief.dot(circuit.inputs[prefix.position, :, token]))
+
+
+def _possible(circuit: WindowCircuit, prefix: Prefix, token: int) -> float:
+    """As `_probability`; raises InputError for a token of probability zero, too."""
+    q = _probability(circuit, prefix, token)
+    if q <= 0.0:
+        raise InputError(f"Token {token} has probability zero at position {prefix.position}.")
+    return q
 
 
 def _refuse_full(circuit: WindowCircuit, prefix: Prefix) -> None:

@@ -50,8 +50,9 @@ def _parallel(name: str, verifier: Verifier, options: dict[str, Any]) -> Paralle
     """A PTP drafter with the shipped weights, or those in a folder of the person's own."""
     given = str(options["weights"]).strip()
     folder = Path(given).expanduser() if given else shelved(name, verifier)
-    if load_config(folder).variant != name:
-        raise InputError(f"The drafter in {folder} is {load_config(folder).variant}, not {name}.")
+    variant = load_config(folder).variant
+    if variant != name:
+        raise InputError(f"The drafter in {folder} is {variant}, not {name}.")
     weights = load_ptp(folder, verifier)
     return ParallelTokens(weights, options["most"], options["budget"], options["branches"])
 

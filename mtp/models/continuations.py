@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Sequence
 
 import torch
@@ -40,8 +39,6 @@ class Continuations:
         self.backbone = backbone
         self.length = length
         self._cache = DynamicCache()
-        named = inspect.signature(type(backbone.model).forward).parameters
-        self._cache_name = "cache" if "cache" in named else "past_key_values"
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             if start and stop():
                 break
@@ -92,7 +89,7 @@ class Continuations:
                 input_ids=ids.to(self.backbone.device),
                 use_cache=True,
                 output_hidden_states=hidden,
-                **{self._cache_name: cache},
+                **{self.backbone.cache_name: cache},
             )
 
 

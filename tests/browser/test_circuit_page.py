@@ -9,18 +9,11 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
-from mtp.circuits.shelf import SHELF
-from mtp.models import catalog
-
 pytestmark = pytest.mark.browser
 VIEW = "#circuit-view"
 SLOW_MS = 300_000  # a model is loaded first
 SOON_MS = 60_000  # the first question has torch imported
 OWN = {"tab": "circuit", "model": "byte", "circuit": "cp", "window": "8", "context": "Hello there."}
-with_byte = pytest.mark.skipif(
-    not catalog.is_ready("byte") or not (SHELF / "byte-cp-8").is_dir(),
-    reason="the byte model or its circuits are not here",
-)
 
 
 def part(page: Page, name: str):  # type: ignore[no-untyped-def]
@@ -233,7 +226,6 @@ def test_a_phone_scrolls_the_frame_not_the_page(visit) -> None:
     assert wide > room
 
 
-@with_byte
 def test_an_own_context_makes_its_own_circuit(visit) -> None:
     page = open_circuit(visit, "?tab=circuit&model=byte")
     page.locator("#circuit-prompt textarea").fill("Say <b>hi</b>.")
@@ -252,7 +244,6 @@ def test_an_own_context_makes_its_own_circuit(visit) -> None:
     assert page.locator(f"{VIEW} .ds-sample-text").all_inner_texts() == first
 
 
-@with_byte
 def test_a_circuit_that_is_not_there_gets_a_sentence(visit) -> None:
     page = open_circuit(visit, "?" + urlencode({**OWN, "window": "9"}))
     expect(page.locator("#status")).to_contain_text("no circuit head cp-9", timeout=SLOW_MS)

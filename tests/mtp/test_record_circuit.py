@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from mtp.__main__ import main
-from mtp.circuits.shelf import SHELF
-from mtp.models import catalog
 from mtp.records.circuit import CircuitView
 
 
@@ -32,10 +30,6 @@ def test_bad_arguments(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(
-    not catalog.is_ready("byte") or not (SHELF / "byte-ff-8").is_dir(),
-    reason="the byte model or its circuits are not here",
-)
 def test_a_recording_is_the_same_every_time(tmp_path: Path) -> None:
     command = ["record-circuit", "--prompt", "Hello.", "--circuits", "ff-8", "--seed", "2", "--out"]
     for name in ("one", "other"):

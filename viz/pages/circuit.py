@@ -9,6 +9,8 @@ from typing import Any
 
 import gradio as gr
 
+from mtp.circuits.structure import CIRCUIT_NAMES
+from mtp.drafters.options import LONGEST
 from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.models import catalog
 from mtp.records.circuit import Question
@@ -18,8 +20,6 @@ from viz.pages.common import owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
 from viz.texts import part, text
 
-CIRCUITS = ("ff", "cp", "hmm", "btree")
-LONGEST = "longest"
 WINDOWS = (LONGEST, "8", "16")
 WARM_AFTER = 2.0  # seconds after a view is shown: torch is imported for the first question
 MOST_VIEWS = 16  # each holds its circuit's numbers
@@ -97,7 +97,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             lines=1, max_lines=3, elem_id="circuit-answer",
         )  # fmt: skip
         circuit = gr.Radio(
-            [(text(f"circuit.name.{name}"), name) for name in CIRCUITS], value="btree",
+            [(text(f"circuit.name.{name}"), name) for name in CIRCUIT_NAMES], value="btree",
             label=text("circuit.circuit"), elem_id="circuit-circuit",
         )  # fmt: skip
         window = gr.Dropdown(
@@ -178,7 +178,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             yield [line, value, chosen, _KEEP, _KEEP, *filled]
             return
         filled = [query["context"], query.get("answer", ""), _KEEP, query.get("window", LONGEST)]
-        if query.get("circuit") in CIRCUITS:
+        if query.get("circuit") in CIRCUIT_NAMES:
             filled[2] = query["circuit"]
         yield [_KEEP, _KEEP, None, _KEEP, _KEEP, *filled]
         values = shell.from_query(query)
