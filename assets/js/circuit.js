@@ -2,14 +2,15 @@
 // answers with the graph, the latents and the marginals under it; the rest of the view stays.
 
 const NOTHING = { given: "", clamp: null, sample: null };
-const view = { key: null, data: null, asked: NOTHING, answer: null, answered: null, drawnNumber: 0, touched: false };
+const view = { pulled: null, key: null, data: null, asked: NOTHING, answer: null, answered: null, drawnNumber: 0, touched: false };
 let asking = null;
 const FIGURES = ["graph", "marginals", "verdicts", "latents", "information", "acceptance"];
 const TYPING = 220; // ms without a key before a window is asked for
 
 async function pullView() {
-  if (element.offsetParent === null) return; // a tab that is not looked at waits until it is
   const value = props.value;
+  if (element.offsetParent === null || value === view.pulled) return; // a hidden tab waits
+  view.pulled = value;
   const asks = Boolean(value?.ask && (value.ask.given || value.ask.clamp || value.ask.sample));
   if (!value?.view || (value.view === view.key && !asks)) return;
   const key = value.view;
@@ -275,6 +276,6 @@ find("save").addEventListener("click", save);
 find("link").addEventListener("click", copyLink);
 find("graph-frame").addEventListener("keydown", onGraphKey);
 let resizing = null;
-new ResizeObserver(() => { clearTimeout(resizing); resizing = setTimeout(view.key ? drawAll : pullView, 80); }).observe(element);
+new ResizeObserver(() => { clearTimeout(resizing); resizing = setTimeout(() => { pullView(); drawAll(); }, 80); }).observe(element);
 watch("value", pullView);
 pullView();
