@@ -33,7 +33,7 @@ class DrafterChoice:
 
     def shown(self, name: str) -> list[Any]:
         """Updates of the rows: those of the chosen drafter or of a union's members show."""
-        return [gr.Row(visible=_shows(name, *key)) for key in self.rows]
+        return [gr.update(visible=_shows(name, *key)) for key in self.rows]
 
     def given(self, values: Sequence[Any]) -> tuple[str, dict[str, Any]]:
         """The chosen drafter's name and the options that its components say."""

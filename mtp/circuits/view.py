@@ -88,10 +88,7 @@ def explore(
     head = shelf.load(chosen.folder, verifier).head.head
     vocabulary = verifier.vocabulary
     ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
-    if question.answer:
-        ids += vocabulary.tokenizer(question.answer, add_special_tokens=False, verbose=False)[
-            "input_ids"
-        ]
+    ids += vocabulary.encode_answer(question.answer)
     context = Continuations(verifier.backbone, ids, head.structure.window, stop)
     if stop():
         return None

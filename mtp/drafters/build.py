@@ -23,7 +23,7 @@ from mtp.drafters.stand import AdaptiveNgrams
 from mtp.drafters.union import Union
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
-from mtp.ptp.weights import load_config, load_ptp, shelved
+from mtp.ptp.weights import load_config, load_ptp, shipped_folder
 
 Maker = Callable[[Verifier, dict[str, Any]], Drafter]
 
@@ -49,12 +49,14 @@ def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitD
 def _parallel(name: str, verifier: Verifier, options: dict[str, Any]) -> ParallelTokens:
     """A PTP drafter with the shipped weights, or those in a folder of the person's own."""
     given = str(options["weights"]).strip()
-    folder = Path(given).expanduser() if given else shelved(name, verifier)
+    folder = Path(given).expanduser() if given else shipped_folder(name, verifier)
     variant = load_config(folder).variant
     if variant != name:
         raise InputError(f"The drafter in {folder} is {variant}, not {name}.")
     weights = load_ptp(folder, verifier)
-    return ParallelTokens(weights, options["most"], options["budget"], options["branches"])
+    return ParallelTokens(
+        weights, verifier.backbone, options["most"], options["budget"], options["branches"]
+    )
 
 
 MAKERS: dict[str, Maker] = {

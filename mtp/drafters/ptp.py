@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
+from mtp.models.backbone import Backbone
 from mtp.ptp.allocate import allocate, chances_of_ending
 from mtp.ptp.weights import PtpWeights
 from mtp.sampling import cumulative, final_probabilities, interval, pick_from
@@ -43,16 +44,17 @@ class ParallelTokens:
     confidence, full gives every branch M rows, single has one branch behind all drafts.
     """
 
-    hidden_layers: tuple[int, ...] = ()
-
     def __init__(
         self,
         weights: PtpWeights,
+        backbone: Backbone,
         most: int = 8,
         budget: int = 24,
         branching: Branching = "partial",
     ) -> None:
         self.weights = weights
+        self.backbone = backbone
+        self.hidden_layers: tuple[int, ...] = (-1,) if weights.head is not None else ()
         self.name: str = weights.config.variant
         self.most = most
         self.budget = budget
@@ -99,10 +101,33 @@ class ParallelTokens:
         owners = outcome.draft.probes.owner
         rows = [row for row, owner in enumerate(owners) if owner == outcome.deepest]
         self._came_from = len(outcome.accepted) if len(rows) > self.replaced else None
+        if self._came_from is None:
+            return
+        places = [positions[row] for row in rows]
+        logits = probes.logits[rows]
+        if self.weights.head is not None:
+            logits = self._through_head(outcome, probes, rows, places, context)
         self._guesses = [
-            self._guess(probes.logits[row], positions[row], context)
-            for row in rows[self.replaced :]
+            self._guess(logits[slot], places[slot], context)
+            for slot in range(self.replaced, len(rows))
         ]
+
+    def _through_head(
+        self,
+        outcome: Outcome,
+        probes: ProbeOutput,
+        rows: list[int],
+        places: list[int],
+        context: Context,
+    ) -> Tensor:
+        """Logits (R, V) of a branch's rows above the head, which knows the token written last."""
+        root = outcome.hidden[-1][outcome.deepest + 1]
+        token = torch.tensor([outcome.committed[-1]], device=root.device)
+        noise = [context.noise.u(place, "pick") for place in places]
+        u = torch.tensor([noise], dtype=torch.float64, device=root.device)
+        with torch.inference_mode():
+            states = probes.hidden[-1][rows][None]
+            return self.weights.foresee(self.backbone, states, root[None], token, u)[0]
 
     def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
         """What a row foresees: logits (V,), and the position whose noise it read."""

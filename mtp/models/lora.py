@@ -80,13 +80,14 @@ class LowRankAdapter(nn.Module):
                 down: Tensor = down,
                 up: Tensor = up,
             ) -> Tensor:
-                rows = inputs[0][..., first_row:, :]
-                change = ((rows @ down.T.to(rows)) @ up.T.to(rows)) * scale
+                rows, plain = inputs[0][..., first_row:, :], output[..., first_row:, :]
+                low = (rows @ down.T.to(rows)).flatten(0, -2)
+                changed = torch.addmm(
+                    plain.flatten(0, -2), low, up.T.to(rows), alpha=scale
+                ).view_as(plain)
                 if first_row == 0:
-                    return output + change
-                return torch.cat(
-                    [output[..., :first_row, :], output[..., first_row:, :] + change], dim=-2
-                )
+                    return changed
+                return torch.cat([output[..., :first_row, :], changed], dim=-2)
 
             hooks.append(model.get_submodule(name).register_forward_hook(add))
         try:

@@ -100,11 +100,27 @@ class Vocabulary:
             raise InputError("The prompt has no tokens in this model's vocabulary.")
         return [int(token) for token in ids]
 
+    def encode_answer(self, answer: str) -> list[int]:
+        """The token ids of an answer's beginning, behind an encoded prompt; none for an empty one.
+
+        Raises InputError as `encode` does for what no model can take.
+        """
+        if not answer:
+            return []
+        check_text(answer)
+        ids = self.tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
+        return [int(token) for token in ids]
+
 
 def check_prompt(prompt: str) -> None:
     """Raises InputError for a prompt no model can take."""
     if not prompt.strip():
         raise InputError("The prompt is empty. Write at least one word.")
+    check_text(prompt)
+
+
+def check_text(prompt: str) -> None:
+    """Raises InputError for a text that is too long or holds what no text can."""
     if len(prompt) > MAX_PROMPT_CHARACTERS:
         raise InputError(
             f"The prompt has {len(prompt):,} characters; at most {MAX_PROMPT_CHARACTERS:,} "

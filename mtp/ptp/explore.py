@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -12,23 +13,39 @@ from torch import Tensor
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
-from mtp.models.vocabulary import Vocabulary
-from mtp.ptp.weights import PtpWeights
-from mtp.records.noise import Foreseen, NoiseView, Picked, Sweep
-from mtp.sampling import Sampling, cumulative, final_probabilities, interval, pick_from
-from mtp.tree import Probes, chain
+from mtp.models.verifier import Verifier
+from mtp.models.vocabulary import Mode, Vocabulary
+from mtp.ptp.weights import VARIANTS, PtpWeights, load_ptp, shelved
+from mtp.records.noise import (
+    DrafterFacts,
+    Foreseen,
+    NoiseRecord,
+    NoiseView,
+    Picked,
+    Question,
+    Sweep,
+    Tally,
+)
+from mtp.records.trace import Kind
+from mtp.sampling import Noise, Sampling, cumulative, final_probabilities, interval, pick_from
+from mtp.tree import DraftTree, Probes, chain
 
 STRIP = 8  # most probable tokens of a strip
 SWEPT = 48  # values of a sweep
 IMPOSSIBLE = 1e-3  # below this, the verifier's probability of a token calls it impossible
+NOISES = 40  # draws of a tally
+MOST_PLACES = 16
+SHOWN = 240  # bytes of the context that a view shows
+PLAIN = "plain"
 
 
 @dataclass(frozen=True)
 class _Drafted:
-    """Tokens (N,) and the drafter's probability of each, for each of several noises (S, N)."""
+    """For each of S noises: tokens (N,), the drafter's probability of each, its confidence."""
 
     tokens: list[list[int]]
     probabilities: list[list[float]]
+    confidences: list[list[float]]
 
 
 class NoiseExplorer:
@@ -44,6 +61,7 @@ class NoiseExplorer:
         drafters: Mapping[str, PtpWeights],
         token_ids: Sequence[int],
         sampling: Sampling,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.backbone = backbone
         self.vocabulary = vocabulary
@@ -51,7 +69,7 @@ class NoiseExplorer:
         self.sampling = sampling
         self._root = int(token_ids[-1])
         self._cache = PathCache()
-        backbone.prefill(list(token_ids[:-1]), self._cache)
+        backbone.prefill(list(token_ids[:-1]), self._cache, stop=stop)
 
     def view(self, noise: Sequence[float]) -> NoiseView:
         """Everything for one setting of the noise, u_1 … u_N. Raises InputError outside [0, 1)."""
@@ -59,7 +77,7 @@ class NoiseExplorer:
         foreseen = {}
         for name in self.drafters:
             drafted = self._draft(name, [noise])
-            foreseen[name] = self._judged(drafted.tokens[0], drafted.probabilities[0], noise)
+            foreseen[name] = self._judged(name, drafted, noise)
         return NoiseView(tuple(noise), self._plain(noise), foreseen)
 
     def sweep(self, name: str, noise: Sequence[float], place: int) -> Sweep:
@@ -88,7 +106,7 @@ class NoiseExplorer:
     def _draft(self, name: str, noise: Sequence[Sequence[float]]) -> _Drafted:
         """Tokens for each of S noises, all branches in one forward.
 
-        C-PTP's first token is the verifier's own pick: the root's row gives its distribution.
+        The first token of C-PTP, and of drafters with a head, is the verifier's own pick.
         """
         weights = self.drafters[name]
         u = torch.tensor(noise, dtype=torch.float64, device=weights.noise.table.device)
@@ -105,34 +123,114 @@ class NoiseExplorer:
             sees=sees,
             adapter=weights.adapter,
         )
-        logits = self.backbone.forward(Block(self._root, probes=probes), self._cache).logits
+        asked = (-1,) if weights.head is not None else ()
+        block = Block(self._root, probes=probes, hidden_layers=asked)
+        found = self.backbone.forward(block, self._cache)
         self._cache.keep(())
-        rows = logits[1:].view(branches, length, -1)
-        if weights.config.variant != "c-ptp":
+        p_root = final_probabilities(found.logits[0], self.sampling)
+        edges = cumulative(p_root)
+        first = torch.searchsorted(edges, u[:, 0].contiguous(), right=True)
+        if weights.head is None:
+            rows = found.logits[1:].view(branches, length, -1)
+        else:
+            states = found.hidden[-1][1:].view(branches, length, -1)
+            root = found.hidden[-1][:1].expand(branches, -1)
+            with torch.inference_mode():
+                rows = weights.foresee(self.backbone, states, root, first, u)
+        if weights.config.variant == "c-ptp":
+            p = final_probabilities(rows[:, :-1], self.sampling)
+            tokens, likely, sure = _picked(p, u[:, 1:])
+        else:
             best = rows.float().softmax(-1).max(-1)
-            return _Drafted(best.indices.tolist(), best.values.tolist())
-        first = logits[:1].expand(branches, 1, -1)
-        p = final_probabilities(torch.cat([first, rows[:, :-1]], 1), self.sampling)
-        edges = cumulative(p)
-        tokens = torch.searchsorted(edges, u[:, :, None].contiguous(), right=True)
-        return _Drafted(tokens[:, :, 0].tolist(), p.gather(2, tokens)[:, :, 0].tolist())
+            tokens, likely = best.indices, best.values
+            if weights.head is None:
+                return _Drafted(tokens.tolist(), likely.tolist(), likely.tolist())
+            tokens, likely = tokens[:, 1:], likely[:, 1:]
+            sure = likely
+        # The root's own row gives the first token's distribution.
+        ones = torch.ones(branches, 1, dtype=torch.float64)
+        return _Drafted(
+            torch.cat([first[:, None], tokens], 1).tolist(),
+            torch.cat([p_root[first][:, None].double(), likely.double()], 1).tolist(),
+            torch.cat([ones.to(sure.device), sure.double()], 1).tolist(),
+        )
 
-    def _judged(
-        self, tokens: Sequence[int], probabilities: Sequence[float], noise: Sequence[float]
-    ) -> tuple[Foreseen, ...]:
+    def _judged(self, name: str, drafted: _Drafted, noise: Sequence[float]) -> tuple[Foreseen, ...]:
         """The verifier's view of drafted tokens, each behind the drafted ones before it."""
+        tokens = drafted.tokens[0]
+        chance = self.drafters[name].config.chance
         p = final_probabilities(self._rows(tokens[:-1]), self.sampling)
         edges = cumulative(p)
         return tuple(
             Foreseen(
                 id=token,
                 text=self.vocabulary.text_of(token),
-                probability=probability,
+                probability=drafted.probabilities[0][place],
+                chance=chance(drafted.confidences[0][place]),
                 verifier=float(p[place, token]),
                 picked=pick_from(noise[place], edges[place]) == token,
             )
-            for place, (token, probability) in enumerate(zip(tokens, probabilities, strict=True))
+            for place, token in enumerate(tokens)
         )
+
+    def tallies(
+        self,
+        places: int,
+        count: int = NOISES,
+        seed: int = 0,
+        tell: Callable[[float], None] = lambda done: None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Tally] | None:
+        """How plain sampling and each drafter do over `count` draws of noise; None if stopped."""
+        u = torch.rand(
+            count, places, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        plain = torch.zeros(count, 0, dtype=torch.long)
+        found = {}
+        asked = {PLAIN: None, **self.drafters}
+        for done, name in enumerate(asked):
+            tell(done / len(asked))
+            if name == PLAIN:
+                for place in range(places):
+                    if stop():
+                        return None
+                    row = self._chains(plain)[:, place]
+                    token, _, _ = _picked(row[:, None], u[:, place : place + 1].to(row.device))
+                    plain = torch.cat([plain, token.cpu()], 1)
+                tokens = plain
+            else:
+                if stop():
+                    return None
+                tokens = torch.tensor(self._draft(name, u.tolist()).tokens)
+            p = self._chains(tokens[:, :-1])
+            ids = tokens.to(p.device)
+            again, _, _ = _picked(p, u.to(p.device))
+            later = p[:, 1:].gather(2, ids[:, 1:, None])[:, :, 0]
+            right = (again == ids).long().cumprod(1).sum(1).double()
+            impossible = float((later < IMPOSSIBLE).double().mean()) if places > 1 else 0.0
+            found[name] = Tally(round(float(right.mean()), 4), round(impossible, 4))
+        return found
+
+    def _chains(self, tokens: Tensor) -> Tensor:
+        """The verifier's final distributions (S, 1 + T, V) behind the root and each token of
+        S texts (S, T), all texts in one forward.
+        """
+        count, length = tokens.shape
+        parents = [node - 1 if node % length else -1 for node in range(count * length)]
+        size = len(parents)
+        kind: Kind = "deterministic"
+        tree = DraftTree(
+            token_ids=tuple(tokens.flatten().tolist()),
+            parents=tuple(parents),
+            log_q=(0.0,) * size,
+            kind=(kind,) * size,
+            origins=((PLAIN,),) * size,
+        )
+        logits = self.backbone.forward(Block(self._root, tree), self._cache).logits
+        self._cache.keep(())
+        p = final_probabilities(logits, self.sampling)
+        rows = p[1:].view(count, length, p.shape[1])
+        return torch.cat([p[:1].expand(count, 1, -1), rows], 1)
 
     def _plain(self, noise: Sequence[float]) -> tuple[Picked, ...]:
         """Plain sampling with this noise, one forward a token."""
@@ -155,6 +253,89 @@ class NoiseExplorer:
         logits = self.backbone.forward(block, self._cache).logits
         self._cache.keep(())
         return logits
+
+
+def explorer_of(
+    verifier: Verifier, question: Question, stop: Callable[[], bool] = lambda: False
+) -> NoiseExplorer:
+    """The question's context with every drafter that ships for the verifier.
+
+    Raises InputError for a prompt that is no good or too long, or another number of places.
+    """
+    drafters: dict[str, PtpWeights] = {}
+    for variant in VARIANTS:
+        folder = shelved(variant, verifier)
+        if folder is not None:
+            drafters[variant] = load_ptp(folder, verifier)
+    longest = min((one.config.longest for one in drafters.values()), default=MOST_PLACES)
+    if not 2 <= question.places <= longest:
+        raise InputError(f"The places are {question.places}; they can be from 2 to {longest}.")
+    return NoiseExplorer(
+        verifier.backbone,
+        verifier.vocabulary,
+        drafters,
+        context_of(verifier.vocabulary, question),
+        Sampling(question.temperature, question.top_k, question.top_p),
+        stop,
+    )
+
+
+def context_of(vocabulary: Vocabulary, question: Question) -> list[int]:
+    """The prompt's tokens and those of the answer so far."""
+    ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
+    return ids + vocabulary.encode_answer(question.answer)
+
+
+def noise_of(question: Question, length: int) -> tuple[float, ...]:
+    """The noise that a run with the question's seed meets behind a context of this length."""
+    noise = Noise(question.seed)
+    return tuple(noise.u(length + place, "pick") for place in range(question.places))
+
+
+def record(
+    verifier: Verifier,
+    question: Question,
+    explorer: NoiseExplorer,
+    tell: Callable[[float], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> NoiseRecord | None:
+    """The first view of a context; None where it was stopped. Seeded: the same every time."""
+    vocabulary = verifier.vocabulary
+    ids = context_of(vocabulary, question)
+    noise = noise_of(question, len(ids))
+    view = explorer.view(noise)
+    tallies = explorer.tallies(question.places, NOISES, question.seed, tell, stop)
+    if tallies is None:
+        return None
+    said = b"".join(vocabulary.bytes_of(token) for token in ids)[-SHOWN:]
+    return NoiseRecord(
+        model=verifier.name,
+        weights_sha256=verifier.weights_sha256,
+        dtype=verifier.dtype,
+        device=verifier.device,
+        question=question,
+        context=said.decode("utf-8", errors="ignore"),
+        view=view,
+        sweeps={name: explorer.sweep(name, noise, 0) for name in explorer.drafters},
+        noises=NOISES,
+        tallies=tallies,
+        drafters={
+            name: DrafterFacts(one.config.expected(), int(one.config.variant != "c-ptp"))
+            for name, one in explorer.drafters.items()
+        },
+    )
+
+
+def _picked(p: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What noise u (S, T) picks from distributions p (S, T, V): tokens, their probabilities, and
+    twice the distance to the nearer end of the interval.
+    """
+    edges = cumulative(p)
+    token = torch.searchsorted(edges, u[:, :, None].contiguous(), right=True)
+    high = edges.gather(2, token)[:, :, 0]
+    low = edges.gather(2, (token - 1).clamp(min=0))[:, :, 0] * (token[:, :, 0] > 0)
+    sure = 2 * torch.minimum(u - low, high - u)
+    return token[:, :, 0], p.gather(2, token)[:, :, 0], sure
 
 
 def impossible_pairs(foreseen: Sequence[Foreseen]) -> float:

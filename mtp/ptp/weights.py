@@ -11,18 +11,21 @@ from typing import Any, Literal, get_args
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mtp.errors import InputError, ModelError
+from mtp.models.backbone import Backbone
 from mtp.models.catalog import REPOSITORY
 from mtp.models.lora import LowRankAdapter, load_adapter, save_adapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import ANCHORS, EmbeddingName, NoiseEmbedding
+from mtp.ptp.head import NoiseHead
 
 Variant = Literal["o-ptp", "c-ptp", "independent"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 SHELF = REPOSITORY / "assets" / "weights" / "ptp"
-CONFIG_FILE, NOISE_FILE = "ptp.json", "noise.safetensors"
+CONFIG_FILE, NOISE_FILE, HEAD_FILE = "ptp.json", "noise.safetensors", "head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,9 @@ class PtpConfig:
     """Which drafter this is, and what it was trained for.
 
     temperature, top_k and top_p give its noise its meaning. `longest` is the longest window it was
-    trained on. `gains` is H(b), b = 1, 2, …: how many drafts of a branch of b rows stood on
-    held-out text. `stands` pairs a confidence with the share of drafts that stood, rising.
+    trained on; `head_layers` counts the layers of its noise head, 0 for none. `gains` is H(b),
+    b = 1, 2, …: how many drafts of a branch of b rows stood on held-out text. `stands` pairs a
+    confidence with the share of drafts that stood, rising.
     """
 
     variant: Variant
@@ -43,6 +47,7 @@ class PtpConfig:
     top_k: int = 0
     top_p: float = 1.0
     longest: int = 16
+    head_layers: int = 0
     gains: tuple[float, ...] = ()
     stands: tuple[tuple[float, float], ...] = ()
 
@@ -72,6 +77,39 @@ class PtpWeights:
     config: PtpConfig
     adapter: LowRankAdapter
     noise: NoiseEmbedding
+    head: NoiseHead | None = None
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """What is trained, by name."""
+        found: dict[str, nn.Module] = {"adapter": self.adapter, "noise": self.noise}
+        return found if self.head is None else {**found, "head": self.head}
+
+    def foresee(
+        self, backbone: Backbone, states: Tensor, root: Tensor, token_ids: Tensor, u: Tensor
+    ) -> Tensor:
+        """Logits (B, L, V) of L noise rows in each of B branches, behind the head if there is one.
+
+        states (B, L, D) and root (B, D): final states of the rows and of the row each branch starts
+        behind. token_ids (B,): what the verifier picks there. u (B, L): the rows' noise. The first
+        row of O-PTP and of independent is for that very token, so that the head leaves it alone.
+        """
+        if self.head is not None:
+            token = backbone.model.get_input_embeddings()(token_ids)
+            refined = self.head(states.float(), root.float(), token.float(), u)
+            kept = 0 if self.config.variant == "c-ptp" else 1
+            states = torch.cat([states[:, :kept].float(), refined[:, kept:]], dim=1)
+        return states.to(backbone.unembedding) @ backbone.unembedding.T
+
+
+def build_head(
+    config: PtpConfig, model: PreTrainedModel, generator: torch.Generator | None = None
+) -> NoiseHead | None:
+    """An untrained head, where the drafter has one."""
+    if not config.head_layers:
+        return None
+    noise = build_noise(config, model, generator)
+    return NoiseHead(config.hidden, config.head_layers, noise)
 
 
 def build_noise(
@@ -93,11 +131,9 @@ def save_ptp(
 ) -> None:
     """Writes adapter, embedding, settings and card to a folder."""
     save_adapter(weights.adapter, folder, base, dtype)
-    tensors = {
-        name: tensor.detach().to("cpu", dtype).contiguous()
-        for name, tensor in weights.noise.state_dict().items()
-    }
-    save_file(tensors, folder / NOISE_FILE)
+    _save(weights.noise, folder / NOISE_FILE, dtype)
+    if weights.head is not None:
+        _save(weights.head, folder / HEAD_FILE, dtype)
     words = json.dumps({"config": asdict(weights.config), "card": dict(card or {})}, indent=1)
     (folder / CONFIG_FILE).write_text(words + "\n", encoding="utf-8")
 
@@ -114,14 +150,29 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
             f"model's are {verifier.weights_sha256[:12]}…."
         )
     model = verifier.backbone.model
-    noise = build_noise(config, model)
-    try:
-        tensors = load_file(folder / NOISE_FILE)
-        noise.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"The noise embedding in {folder} cannot be read: {error}.") from error
+    noise, head = build_noise(config, model), build_head(config, model)
+    _load(noise, folder / NOISE_FILE)
+    if head is not None:
+        _load(head, folder / HEAD_FILE)
+        head.to(model.device).eval()
     adapter = load_adapter(folder, model)
-    return PtpWeights(config, adapter, noise.to(model.device).eval())
+    return PtpWeights(config, adapter, noise.to(model.device).eval(), head)
+
+
+def _save(module: nn.Module, file: Path, dtype: torch.dtype) -> None:
+    tensors = {
+        name: tensor.detach().to("cpu", dtype).contiguous()
+        for name, tensor in module.state_dict().items()
+    }
+    save_file(tensors, file)
+
+
+def _load(module: nn.Module, file: Path) -> None:
+    try:
+        tensors = load_file(file)
+        module.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{file} cannot be read: {error}.") from error
 
 
 def load_config(folder: Path) -> PtpConfig:
@@ -140,17 +191,28 @@ def load_config(folder: Path) -> PtpConfig:
     return config
 
 
-def shelved(variant: str, verifier: Verifier, shelf: Path | None = None) -> Path:
+def shelved(variant: str, verifier: Verifier, shelf: Path | None = None) -> Path | None:
+    """The folder of the shipped drafter of a variant; None where there is none."""
+    for folder, config in _shelf(verifier, shelf):
+        if config.variant == variant:
+            return folder
+    return None
+
+
+def shipped_folder(variant: str, verifier: Verifier, shelf: Path | None = None) -> Path:
     """The folder of the shipped drafter of a variant. Raises InputError where there is none."""
-    place = SHELF if shelf is None else shelf
-    there = []
-    for file in sorted(place.glob(f"*/{CONFIG_FILE}")):
-        config = load_config(file.parent)
-        if config.base_sha256 == verifier.weights_sha256:
-            if config.variant == variant:
-                return file.parent
-            there.append(config.variant)
-    raise InputError(
-        f"There is no {variant} trained for {verifier.name[:80]}; there are: "
-        f"{', '.join(there) or 'none'}. `python -m mtp train ptp` makes one."
-    )
+    folder = shelved(variant, verifier, shelf)
+    if folder is None:
+        there = [config.variant for _, config in _shelf(verifier, shelf)]
+        raise InputError(
+            f"There is no {variant} trained for {verifier.name[:80]}; there are: "
+            f"{', '.join(there) or 'none'}. `python -m mtp train ptp` makes one."
+        )
+    return folder
+
+
+def _shelf(verifier: Verifier, shelf: Path | None) -> list[tuple[Path, PtpConfig]]:
+    """The drafters that ship for these weights."""
+    files = sorted((SHELF if shelf is None else shelf).glob(f"*/{CONFIG_FILE}"))
+    found = [(file.parent, load_config(file.parent)) for file in files]
+    return [(folder, c) for folder, c in found if c.base_sha256 == verifier.weights_sha256]

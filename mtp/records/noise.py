@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mtp.errors import TraceError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to look at: the noise of this many places behind which text, drawn with which seed."""
+
+    prompt: str
+    answer: str = ""
+    mode: str = "chat"
+    seed: int = 0
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 1.0
+    places: int = 8
 
 
 @dataclass(frozen=True)
 class Foreseen:
     """A drafter's token at one place: how sure it was, and what the verifier thinks of it.
 
-    probability: the drafter's, of that token. verifier: the verifier's, given the drafter's tokens
-    before it. picked: whether the verifier picks it with the same noise behind the same tokens.
+    probability: the drafter's, of that token. chance: its confidence as a calibrated chance to
+    stand. verifier: the verifier's probability, given the drafter's tokens before it. picked:
+    whether the verifier picks it with the same noise behind the same tokens.
     """
 
     id: int
     text: str
     probability: float
+    chance: float
     verifier: float
     picked: bool
 
@@ -41,6 +65,15 @@ class NoiseView:
     plain: tuple[Picked, ...]
     foreseen: dict[str, tuple[Foreseen, ...]]
 
+    def right(self, name: str) -> int:
+        """How many of a drafter's tokens are plain sampling's, counted from the first."""
+        count = 0
+        for one in self.foreseen[name]:
+            if not one.picked:
+                break
+            count += 1
+        return count
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -52,3 +85,61 @@ class Sweep:
     noise: tuple[float, ...]
     texts: tuple[tuple[str, ...], ...]
     probabilities: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Over many noises. right: mean tokens right in a row from the first, of N. impossible: the
+    share of adjacent pairs whose second token the verifier finds impossible behind the first.
+    """
+
+    right: float
+    impossible: float
+
+
+@dataclass(frozen=True)
+class DrafterFacts:
+    """What partial quadratic decoding knows of a drafter: H(b), b = 1, 2, …; and how many rows at
+    a branch's start the verifier's own token replaces.
+    """
+
+    gains: tuple[float, ...]
+    replaced: int
+
+
+@dataclass(frozen=True)
+class NoiseRecord:
+    """A context looked at: its first view, a sweep for each drafter, tallies over `noises` draws
+    (that of plain sampling under `plain`).
+    """
+
+    model: str
+    weights_sha256: str
+    dtype: str
+    device: str
+    question: Question
+    context: str
+    view: NoiseView
+    sweeps: dict[str, Sweep]
+    noises: int
+    tallies: dict[str, Tally]
+    drafters: dict[str, DrafterFacts]
+
+    def to_json(self) -> str:
+        """The record as JSON text; `from_json` reads it back."""
+        plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return json.dumps({"version": VERSION, **plain}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, content: str | bytes) -> NoiseRecord:
+        """Reads a record. Raises TraceError for what is none."""
+        try:
+            plain = json.loads(content)
+            if plain.pop("version") != VERSION:
+                raise TraceError(f"This record of noise is not of version {VERSION}.")
+            return _ADAPTER.validate_python(plain)
+        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+            raise TraceError("The file is not a record of noise, or it is broken.") from error
+
+
+_ADAPTER: TypeAdapter[NoiseRecord] = TypeAdapter(NoiseRecord)

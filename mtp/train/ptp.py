@@ -21,7 +21,7 @@ from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.ptp.embedding import EMBEDDINGS
 from mtp.ptp.intervals import training_shares
-from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_noise
+from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_head, build_noise
 from mtp.sampling import Sampling
 from mtp.train import ptp_card
 from mtp.train.completions import read_header
@@ -41,14 +41,18 @@ class Recipe(Schedule):
     """How noise rows are trained.
 
     A step takes `rows` noise rows in each of `texts` completions. Windows grow through `lengths`:
-    to the next one when offset 1 is right as often as `gate` on held-out text, or when an even
-    share of the budget is used up. `discount` weighs offset j by discount^j.
+    to the next one when offset 1 is right as often as `gate` on held-out text, or when the length's
+    share of the budget is used up; the i-th length's share is proportional to i. `discount` weighs
+    offset j by discount^j. With a noise head of `head_layers` the rows below it are trained as
+    well, with a share `below` of the loss.
     """
 
     variant: str = "o-ptp"
     embedding: str = "binary"
     anchors: int = 3
     rank: int = 32
+    head_layers: int = 0
+    below: float = 0.3
     texts: int = 8
     context: int = 1024
     rows: int = 256
@@ -60,7 +64,7 @@ class Recipe(Schedule):
     top_k: int = 0
     top_p: float = 1.0
 
-    MAY_BE_ZERO = ("seed", "top_k")
+    MAY_BE_ZERO = ("seed", "top_k", "head_layers", "below")
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for unknown variants, embeddings, lengths."""
@@ -114,6 +118,7 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
         top_k=recipe.top_k,
         top_p=recipe.top_p,
         longest=recipe.lengths[-1],
+        head_layers=recipe.head_layers,
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     layers = range(int(backbone.config.num_hidden_layers))
@@ -121,14 +126,24 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
         backbone.model, layers, recipe.rank, recipe.rank, generator=generator
     ).to(backbone.device)
     noise = build_noise(config, backbone.model, generator).to(backbone.device)
-    return PtpWeights(config, adapter, noise)
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)
+        head = build_head(config, backbone.model, generator)
+    return PtpWeights(config, adapter, noise, None if head is None else head.to(backbone.device))
 
 
 def optimizers_of(weights: PtpWeights, recipe: Recipe) -> list[Optimizer]:
-    """Muon for the adapter's matrices, AdamW for the embedding."""
+    """Muon for the matrices of adapter and head, AdamW for norms and noise embeddings."""
+    matrices = list(weights.adapter.parameters())
+    others = list(weights.noise.parameters())
+    if weights.head is not None:
+        embedded = set(weights.head.noise.parameters())
+        for parameter in weights.head.parameters():
+            mixed = parameter.ndim == 2 and parameter not in embedded
+            (matrices if mixed else others).append(parameter)
     return [
-        Muon(list(weights.adapter.parameters()), recipe.learning_rate, weight_decay=0.0),
-        AdamW(weights.noise.parameters(), recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
+        Muon(matrices, recipe.learning_rate, weight_decay=0.0),
+        AdamW(others, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -150,13 +165,13 @@ def train(
     run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     backbone = verifier.backbone
     weights = build(recipe, verifier)
-    parameters = [*weights.adapter.parameters(), *weights.noise.parameters()]
+    parameters = [p for module in weights.modules.values() for p in module.parameters()]
     optimizers = optimizers_of(weights, recipe)
     step, seconds, seen, stage, stage_began = 0, 0.0, 0, 0, 0.0
     state = run_folder.load()
     if state is not None:
-        weights.adapter.load_state_dict(state["adapter"])
-        weights.noise.load_state_dict(state["noise"])
+        for name, module in weights.modules.items():
+            module.load_state_dict(state[name])
         for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(old)
         step, seconds, seen, stage, stage_began = state["progress"]
@@ -173,8 +188,11 @@ def train(
         windows = choose_windows(found, max(1, recipe.rows // length), length, generator)
         shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
         noise = noise_of(found, windows, shares)
-        logits = predict(backbone, weights, found, windows, noise)
-        loss = loss_of(weights, found, windows, logits, recipe.sampling, recipe.discount)
+        foreseen = predict(backbone, weights, found, windows, noise)
+        asked = (recipe.sampling, recipe.discount)
+        loss = loss_of(weights, found, windows, foreseen.logits, *asked)
+        if foreseen.below is not None and recipe.below:
+            loss = loss + recipe.below * loss_of(weights, found, windows, foreseen.below, *asked)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -198,14 +216,13 @@ def train(
                 "loss": float(np.mean(losses)),
                 **_told(quality),
             }
-            share = 1 / len(recipe.lengths)
+            share = (stage + 1) / sum(range(1, len(recipe.lengths) + 1))
             passed = quality.accuracy[0] >= recipe.gate
             if stage + 1 < len(recipe.lengths) and (passed or used - stage_began >= share):
                 stage, stage_began = stage + 1, used
             run_folder.save(
                 {
-                    "adapter": weights.adapter.state_dict(),
-                    "noise": weights.noise.state_dict(),
+                    **{name: module.state_dict() for name, module in weights.modules.items()},
                     "optimizers": [optimizer.state_dict() for optimizer in optimizers],
                     "progress": [step, seconds, seen, stage, stage_began],
                 },
@@ -244,9 +261,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=VARIANTS, default=Recipe.variant)
     parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
     parser.add_argument("--lengths", default="1,2,4,8,16", help="of windows, one after another")
-    for name in ("anchors", "rank", "texts", "context", "rows", "top_k", "seed"):
+    for name in ("anchors", "rank", "head_layers", "texts", "context", "rows", "top_k", "seed"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Recipe, name))
-    for name in ("gate", "discount", "learning_rate", "temperature", "top_p"):
+    for name in ("below", "gate", "discount", "learning_rate", "temperature", "top_p"):
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=float, default=getattr(Recipe, name)
         )

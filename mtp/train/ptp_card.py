@@ -35,10 +35,11 @@ def export(
     second. Raises InputError where the run has no checkpoint yet.
     """
     state = load_checkpoint(run_folder)
-    weights.adapter.load_state_dict(state["adapter"])
-    weights.noise.load_state_dict(state["noise"])
+    for name, module in weights.modules.items():
+        module.load_state_dict(state[name])
+    parameters = [p for module in weights.modules.values() for p in module.parameters()]
     with torch.no_grad():
-        for parameter in [*weights.adapter.parameters(), *weights.noise.parameters()]:
+        for parameter in parameters:
             parameter.copy_(parameter.to(torch.bfloat16))  # as it will be read back
     config = weights.config
     sampling = Sampling(config.temperature, config.top_k, config.top_p)
@@ -54,8 +55,7 @@ def export(
         "steps": state["progress"][0],
         "minutes": round(state["progress"][1] / 60, 1),
         "rows": state["progress"][2],
-        "parameters": sum(p.numel() for p in weights.adapter.parameters())
-        + sum(p.numel() for p in weights.noise.parameters()),
+        "parameters": sum(p.numel() for p in parameters),
         "held_out": vars(quality),
         "software": software(),
         "curve": read_curve(run_folder),

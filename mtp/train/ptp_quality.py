@@ -60,14 +60,14 @@ def measure(
         windows = choose_windows(found, COUNT, asked, generator)
         shares = torch.rand(windows.place.shape, generator=generator, dtype=torch.float64)
         noise = noise_of(found, windows, shares)
-        logits = predict(backbone, weights, found, windows, noise)
+        logits = predict(backbone, weights, found, windows, noise).logits
         hit, confidence, counted = _judged(weights, found, windows, logits, sampling, noise)
         right.append(hit[:, :length])
         sure.append(confidence[:, :length])
         counts.append(counted[:, :length])
         order = torch.randperm(noise.numel(), generator=generator)
         other = noise.flatten()[order].view_as(noise)
-        logits = predict(backbone, weights, found, windows, other)
+        logits = predict(backbone, weights, found, windows, other).logits
         missed, _, _ = _judged(weights, found, windows, logits, sampling, other)
         shuffled += float((missed & counted)[:, 0].sum())
         roots = windows.place.view(-1, windows.length)[:, 0].view(len(found.ids), -1)

@@ -23,7 +23,8 @@ class Read:
     """Texts as the frozen base reads them.
 
     ids (B, S), −1 behind a text's end. places (B, S): True where an answer's token comes next and
-    a run's noise can pick it. low, high (B, S): that noise's interval, float64. logits (B, S, V).
+    a run's noise can pick it. low, high (B, S): that noise's interval, float64. logits (B, S, V);
+    states (B, S, D): the final ones.
     """
 
     ids: Tensor
@@ -31,6 +32,7 @@ class Read:
     low: Tensor
     high: Tensor
     logits: Tensor
+    states: Tensor
     cache: DynamicCache
 
 
@@ -39,9 +41,13 @@ def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
     """One forward of the base over a batch of texts."""
     ids = padded(texts).to(backbone.device)
     cache = DynamicCache()
-    logits = backbone.model(
-        input_ids=ids.clamp(min=0), use_cache=True, **{backbone.cache_name: cache}
-    ).logits
+    out = backbone.model(
+        input_ids=ids.clamp(min=0),
+        use_cache=True,
+        output_hidden_states=True,
+        **{backbone.cache_name: cache},
+    )
+    logits = out.logits
     following = ids[:, 1:].clamp(min=0)
     ends = [
         intervals(final_probabilities(row[:-1], sampling), tokens)
@@ -49,7 +55,7 @@ def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
     ]
     low, high = (fn.pad(torch.stack(parts), (0, 1)) for parts in zip(*ends, strict=True))
     places = in_answers(texts, ids.shape[1]).to(ids.device) & drawable(low, high)
-    return Read(ids, places, low, high, logits, cache)
+    return Read(ids, places, low, high, logits, out.hidden_states[-1], cache)
 
 
 @dataclass(frozen=True)
@@ -97,10 +103,20 @@ def noise_of(found: Read, windows: Windows, shares: Tensor) -> Tensor:
     return noise_inside(low, high, shares.to(low.device))
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """Logits (B, N · L, V) of noise rows; below: those the rows give without the head above them,
+    None where there is no head.
+    """
+
+    logits: Tensor
+    below: Tensor | None
+
+
 def predict(
     backbone: Backbone, weights: PtpWeights, found: Read, windows: Windows, noise: Tensor
-) -> Tensor:
-    """Logits (B, N · L, V) of the noise rows; gradients reach adapter and embedding.
+) -> Predicted:
+    """What the noise rows foresee; gradients reach all that is trained.
 
     The cache of `found` is left as it was.
     """
@@ -110,14 +126,30 @@ def predict(
         assert layer.keys is not None and layer.values is not None
         cache.update(layer.keys, layer.values, index)
     with weights.adapter.gate(backbone.model, 0):
-        logits: Tensor = backbone.model(
+        out = backbone.model(
             inputs_embeds=weights.noise(noise).to(backbone.dtype),
             position_ids=windows.place,
             attention_mask=windows.mask,
             use_cache=True,
+            output_hidden_states=weights.head is not None,
             **{backbone.cache_name: cache},
-        ).logits
-    return logits
+        )
+    if weights.head is None:
+        return Predicted(out.logits, None)
+    rows, length = out.logits.shape[1], windows.length
+    roots = windows.place[:, ::length]  # (B, N)
+    width = found.states.shape[2]
+    behind = found.states.gather(1, roots[:, :, None].expand(-1, -1, width))
+    following = (roots + 1).clamp(max=found.ids.shape[1] - 1)
+    token = found.ids.gather(1, following).clamp(min=0)
+    logits = weights.foresee(
+        backbone,
+        out.hidden_states[-1].view(-1, length, width),
+        behind.flatten(0, 1),
+        token.flatten(),
+        noise.view(-1, length),
+    )
+    return Predicted(logits.view(-1, rows, logits.shape[2]), out.logits)
 
 
 @dataclass(frozen=True)

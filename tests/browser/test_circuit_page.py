@@ -236,8 +236,8 @@ def test_an_own_context_makes_its_own_circuit(visit) -> None:
     expect(part(page, "title")).to_contain_text("CP, one mixture")
     expect(part(page, "context")).to_contain_text("Say <b>hi</b>.<|end|><|assistant|>Hi th")
     assert page.locator(f"{VIEW} .ds-sample").count() == 40
-    query = parse_qs(urlparse(page.url).query)
-    assert query["circuit"] == ["cp"] and query["answer"] == ["Hi th"]
+    page.wait_for_url("**circuit=cp**")
+    assert parse_qs(urlparse(page.url).query)["answer"] == ["Hi th"]
     first = page.locator(f"{VIEW} .ds-sample-text").all_inner_texts()
     page.goto(page.url)
     expect(part(page, "label")).to_have_text("your view", timeout=SLOW_MS)

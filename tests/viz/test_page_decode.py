@@ -37,7 +37,7 @@ def test_recorded_runs_are_found_by_name_only(name: str) -> None:
 
 
 def test_a_link_holds_what_makes_the_run_again(recorded: LiveRun) -> None:
-    query = dict(parse_qsl(link_of(recorded) or ""))
+    query = dict(parse_qsl(link_of(recorded) or "", keep_blank_values=True))
     values = shell.from_query(query)
     run = recorded.run
     assert run is not None

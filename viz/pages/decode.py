@@ -43,6 +43,7 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML, app: 
     rows = list(choice.rows.values())
     asked = [*header.components, prompt, *choice.components]
     fields = [*asked, *rows]
+    actions.prefill(fields, live.run)
     buttons = [run, stop, check]
     place = [status, main, shown, findings, branch]
     run.click(

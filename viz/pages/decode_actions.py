@@ -92,6 +92,14 @@ class Actions:
             words = text("status.done", tokens=tokens, steps=len(live.steps))
         return shell.status(f"{words} {self.desk.loaded()}".strip())
 
+    def prefill(self, fields: list[Any], run: Run | None) -> None:
+        """Builds the fields with a run's settings in them, before anyone has asked for the page."""
+        for field, value in zip(fields, self._from_run(run), strict=True):
+            if isinstance(value, dict):  # an update of a row, or none at all
+                field.visible = value.get("visible", field.visible)
+            else:
+                field.value = value
+
     def stop(self, request: gr.Request) -> None:
         """Ends this tab's jobs within a step."""
         self.desk.stop_all(owner_of(request))
@@ -181,8 +189,8 @@ class Actions:
             status, player, shown, _, _, *fields = self.show_recorded(first)
             if place["step"] and isinstance(player, dict):
                 player = {**player, **place}
-            if not known and len(query) > 0:
-                fields = self._filled(query)
+            if not known:  # the first run's settings are in the fields already
+                fields = self._filled(query) if query else [_KEEP] * self.fields
             if query.get("tab", "decode") != "decode":
                 status = _KEEP  # another page has its own to say
             tail = [status, player, *_busy(False), shown, name if known else _KEEP]

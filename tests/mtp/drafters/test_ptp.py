@@ -25,7 +25,7 @@ from mtp.models.cache import PathCache
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
-from mtp.ptp.weights import PtpConfig, PtpWeights, build_noise, save_ptp
+from mtp.ptp.weights import PtpConfig, PtpWeights, build_head, build_noise, save_ptp
 from mtp.sampling import Noise, Sampling
 from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
 
@@ -35,7 +35,9 @@ Prompt = Callable[[int], tuple[int, ...]]
 VARIANTS = ("o-ptp", "c-ptp", "independent")
 
 
-def weights_for(model: PreTrainedModel, variant: str, strength: float = 0.1) -> PtpWeights:
+def weights_for(
+    model: PreTrainedModel, variant: str, strength: float = 0.1, head_layers: int = 0
+) -> PtpWeights:
     """Random weights: a weak adapter, so that a draft is right now and then."""
     generator = torch.Generator().manual_seed(0)
     config = PtpConfig(
@@ -44,19 +46,28 @@ def weights_for(model: PreTrainedModel, variant: str, strength: float = 0.1) -> 
         hidden=int(model.config.hidden_size),
         temperature=1.0,
         embedding="constant" if variant == "independent" else "binary",
+        head_layers=head_layers,
     )
     depth = int(model.config.num_hidden_layers)
     adapter = LowRankAdapter(model, range(depth), 3, 3, generator=generator).to(model.dtype)
     for up in adapter.up:
         up.data = strength * torch.randn(up.shape, generator=generator).to(up)
-    return PtpWeights(config, adapter, build_noise(config, model, generator).to(model.dtype))
+    noise = build_noise(config, model, generator).to(model.dtype)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        head = build_head(config, model, generator)
+    if head is not None:
+        torch.nn.init.normal_(head.out.weight, std=strength, generator=generator)
+    return PtpWeights(config, adapter, noise, head)
 
 
 class Oracle(ParallelTokens):
     """Knows the text; its confidence is right."""
 
-    def __init__(self, text: list[int], weights: PtpWeights, most: int, budget: int) -> None:
-        super().__init__(weights, most, budget)
+    def __init__(
+        self, text: list[int], weights: PtpWeights, backbone: Backbone, most: int, budget: int
+    ) -> None:
+        super().__init__(weights, backbone, most, budget)
         self.text = text
 
     def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
@@ -74,7 +85,8 @@ def test_an_oracles_drafts_all_stand(
     backbone = Backbone(tiny("llama"))
     request = {"prompt_ids": prompt(1), "sampling": Sampling(1.0), "max_new_tokens": 41}
     plain = write(backbone, Autoregressive(), **request)
-    oracle = Oracle(plain.token_ids, weights_for(tiny("llama"), variant), most, most + 1)
+    weights = weights_for(tiny("llama"), variant)
+    oracle = Oracle(plain.token_ids, weights, backbone, most, most + 1)
     run = write(backbone, oracle, **request)
     assert run.output_ids == plain.output_ids
     assert len(run.steps) <= math.ceil(41 / most) + 1
@@ -83,9 +95,9 @@ def test_an_oracles_drafts_all_stand(
 
 
 @pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.2])
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize(("name", "head_layers"), [("llama", 0), ("llama", 2), ("qwen3", 0)])
 def test_the_text_is_plain_samplings(
-    name: str, temperature: float, tiny: Tiny, prompt: Prompt, write: Write
+    name: str, head_layers: int, temperature: float, tiny: Tiny, prompt: Prompt, write: Write
 ) -> None:
     backbone = Backbone(tiny(name))
     found: Counter[str] = Counter()
@@ -105,7 +117,8 @@ def test_the_text_is_plain_samplings(
         plain = write(backbone, Autoregressive(), **request)
         for variant in VARIANTS:
             for layout in layouts:
-                made = ParallelTokens(weights_for(tiny(name), variant), **layout)
+                weights = weights_for(tiny(name), variant, head_layers=head_layers)
+                made = ParallelTokens(weights, backbone, **layout)
                 run = write(backbone, made, **request)
                 assert run.output_ids == plain.output_ids, (variant, layout, seed)
                 assert all(step.forwards == 1 for step in run.steps)
@@ -125,7 +138,7 @@ def test_rejection_keeps_the_distribution(variant: str, tiny: Tiny, write: Write
     for seed in range(RUNS):
         run = write(
             backbone,
-            ParallelTokens(weights, 3, 8),
+            ParallelTokens(weights, backbone, 3, 8),
             prompt_ids=FOUR_PROMPT,
             sampling=sampling,
             seed=seed,
@@ -169,7 +182,7 @@ def test_without_the_adapter_base_rows_and_cache_are_bit_equal(
 ) -> None:
     model = copy.deepcopy(tiny("llama")).to(dtype)
     backbone = Backbone(model)
-    made = ParallelTokens(weights_for(model, "o-ptp", 0.5), 4, **layout)
+    made = ParallelTokens(weights_for(model, "o-ptp", 0.5), backbone, 4, **layout)
     prompt = [3, 1, 4, 1, 5, 9]
     draft, cache = block_of(made, [2, 6, 5], backbone, prompt)
     _, other = block_of(made, [2, 6, 5], backbone, prompt)
@@ -194,7 +207,7 @@ def test_each_branch_is_a_forward_of_its_prefix_and_noise(
 ) -> None:
     model = copy.deepcopy(tiny("qwen3")).to(dtype)
     backbone = Backbone(model)
-    made = ParallelTokens(weights_for(model, "c-ptp", 0.3), 4, **layout)
+    made = ParallelTokens(weights_for(model, "c-ptp", 0.3), backbone, 4, **layout)
     prompt, drafts = [3, 1, 4, 1, 5, 9], [2, 6, 5]
     draft, cache = block_of(made, drafts, backbone, prompt)
     rows = backbone.forward(Block(prompt[-1], draft.tree, draft.probes), cache).logits
@@ -219,7 +232,7 @@ def test_each_branch_is_a_forward_of_its_prefix_and_noise(
 def test_rows_read_the_noise_of_their_place(tiny: Tiny) -> None:
     model = tiny("llama")
     weights = weights_for(model, "o-ptp")
-    made = ParallelTokens(weights, 4, branching="full")
+    made = ParallelTokens(weights, Backbone(model), 4, branching="full")
     prompt = [3, 1, 4, 1, 5, 9]
     draft, _ = block_of(made, [2, 6], Backbone(model), prompt)
     noise = Noise(5)
@@ -238,7 +251,7 @@ def test_few_tokens_left_and_near_the_context_limit(
         for new in (1, 2, 3, 64):
             plain = write(backbone, Autoregressive(), prompt_ids=ids, max_new_tokens=new)
             for variant in VARIANTS:
-                made = ParallelTokens(weights_for(tiny("llama-short"), variant), 5, 12)
+                made = ParallelTokens(weights_for(tiny("llama-short"), variant), backbone, 5, 12)
                 run = write(backbone, made, prompt_ids=ids, max_new_tokens=new)
                 assert run.output_ids == plain.output_ids, (variant, length, new)
                 assert run.stop_reason == plain.stop_reason
@@ -247,7 +260,7 @@ def test_few_tokens_left_and_near_the_context_limit(
 def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Path) -> None:
     model = tiny("llama")
     verifier = Verifier("tiny", "base", Backbone(model), tiny_vocabulary)
-    weights = weights_for(model, "c-ptp")
+    weights = weights_for(model, "c-ptp", head_layers=1)
     gains, stands = (0.9, 1.6), ((0.0, 0.1), (0.5, 0.5), (1.0, 0.9))
     weights = replace(weights, config=replace(weights.config, gains=gains, stands=stands))
     save_ptp(weights, tmp_path / "mine", "tiny", {"steps": 3}, torch.float32)
@@ -257,6 +270,10 @@ def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Pat
     assert made.weights.config.chance(0.25) == pytest.approx(0.3)
     assert made.weights.config.chance(2.0) == 0.9
     torch.testing.assert_close(made.weights.noise.table, weights.noise.table.float())
+    head = made.weights.head
+    assert head is not None and weights.head is not None
+    for mine, theirs in zip(head.parameters(), weights.head.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
     with pytest.raises(InputError, match="is c-ptp, not o-ptp"):
         make_drafter("o-ptp", {"weights": str(tmp_path / "mine")}, verifier)
     with pytest.raises(InputError, match="There is no independent trained for tiny"):

@@ -5,11 +5,13 @@ import torch
 
 from mtp.decode import Decoding, Request
 from mtp.drafters.ar import Autoregressive
-from mtp.errors import InputError
+from mtp.drafters.ptp import ParallelTokens
+from mtp.errors import InputError, TraceError
 from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
-from mtp.ptp.explore import SWEPT, NoiseExplorer, impossible_pairs
-from mtp.records.noise import Foreseen
+from mtp.models.verifier import Verifier
+from mtp.ptp.explore import SWEPT, NoiseExplorer, impossible_pairs, record
+from mtp.records.noise import Foreseen, NoiseRecord, Question
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from tests.mtp.drafters.test_ptp import VARIANTS, weights_for
 
@@ -68,6 +70,60 @@ def test_drafted_tokens_are_one_forward_of_the_noise(variant, explorer):
     assert drafted.tokens[0] == wanted
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_with_a_head_the_first_token_is_the_verifiers_and_the_rest_the_drafters(
+    variant, tiny, tiny_vocabulary
+):
+    """What the explorer foresees is what a decoding step drafts behind the same text."""
+    model = tiny("llama")
+    backbone, weights = Backbone(model), weights_for(model, variant, 0.3, head_layers=2)
+    explorer = NoiseExplorer(backbone, tiny_vocabulary, {variant: weights}, PROMPT, SAMPLING)
+    drafter = ParallelTokens(weights, backbone, 5, 5, "single")
+    request = Request(tuple(PROMPT), SAMPLING, 3, max_new_tokens=20)
+    decoding = Decoding(backbone, tiny_vocabulary, drafter, request)
+    steps = iter(decoding)
+    first, second = next(steps), next(steps)
+    foreseen = explorer.view(noise_of(3)).foreseen[variant]
+    assert foreseen[0].id == first.committed[0].id and foreseen[0].picked
+    drafted = [one.id for one in foreseen[1:]]
+    assert len(first.committed) == 1  # nothing was drafted in the first step
+    assert list(second.tree.token_ids)[:4] == drafted[: len(second.tree.token_ids)]
+    assert len(second.tree.token_ids) == 4
+
+
+def test_tallies_count_what_views_show(explorer):
+    """Many noises in one forward, against one view for each."""
+    tallies = explorer.tallies(4, count=6, seed=5)
+    noises = torch.rand(6, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    views = [explorer.view(noise) for noise in noises.tolist()]
+    assert tallies["plain"].right == 4.0
+    for name in VARIANTS:
+        right = [view.right(name) for view in views]
+        assert tallies[name].right == pytest.approx(sum(right) / 6, abs=1e-4)
+        pairs = [impossible_pairs(view.foreseen[name]) for view in views]
+        assert tallies[name].impossible == pytest.approx(sum(pairs) / 6, abs=1e-4)
+    assert explorer.tallies(4, stop=lambda: True) is None
+
+
+def test_a_record_is_seeded_and_reads_back(explorer, tiny_vocabulary):
+    class Words(type(tiny_vocabulary)):
+        def encode(self, prompt, mode):
+            return list(PROMPT)
+
+    vocabulary = Words(tiny_vocabulary.tokenizer)
+    verifier = Verifier("tiny", "base", explorer.backbone, vocabulary)
+    question = Question("x", seed=4, temperature=1.0, places=5)
+    made = record(verifier, question, explorer)
+    assert made.view == explorer.view(noise_of(4))
+    assert set(made.sweeps) == set(made.drafters) == set(VARIANTS)
+    assert NoiseRecord.from_json(made.to_json()) == made
+    assert record(verifier, question, explorer, stop=lambda: True) is None
+    broken = made.to_json().replace('"version": 1', '"version": 7')
+    for content in ("", "[]", "{}", broken, made.to_json()[:-9]):
+        with pytest.raises(TraceError):
+            NoiseRecord.from_json(content)
+
+
 def test_what_the_verifier_thinks_of_drafted_tokens(explorer):
     noise = noise_of(2)
     for one in explorer.view(noise).foreseen.values():
@@ -105,7 +161,7 @@ def test_a_question_leaves_the_context_as_it_was(explorer):
 
 
 def test_impossible_pairs_are_counted():
-    tokens = [Foreseen(1, "a", 0.5, p, False) for p in (1e-9, 0.5, 1e-4, 0.2)]
+    tokens = [Foreseen(1, "a", 0.5, 0.5, p, False) for p in (1e-9, 0.5, 1e-4, 0.2)]
     assert impossible_pairs(tokens) == pytest.approx(1 / 3)
     assert impossible_pairs(tokens[:1]) == 0.0
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mtp.drafters.base import Context
+from mtp.drafters.base import Context, Outcome, ProbeOutput
 from mtp.drafters.ptp import Guess, ParallelTokens
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone, Block
@@ -20,7 +20,15 @@ from mtp.train.completions import Header, Record
 from mtp.train.ptp import Recipe, build, check_corpus, train
 from mtp.train.ptp_card import export
 from mtp.train.ptp_quality import measure
-from mtp.train.ptp_rows import choose_windows, loss_of, noise_of, predict, read, targets
+from mtp.train.ptp_rows import (
+    Predicted,
+    choose_windows,
+    loss_of,
+    noise_of,
+    predict,
+    read,
+    targets,
+)
 from mtp.train.run_folder import read_curve
 from mtp.train.texts import read_texts
 
@@ -62,11 +70,14 @@ def texts(data, verifier):
     return read_texts(data, verifier.vocabulary)
 
 
-def weights_for(verifier, variant="o-ptp", up=0.2):
-    weights = build(Recipe(variant=variant, steps=1, **SMALL), verifier)
+def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0):
+    recipe = Recipe(variant=variant, steps=1, head_layers=head_layers, **SMALL)
+    weights = build(recipe, verifier)
     generator = torch.Generator().manual_seed(1)
     for one in weights.adapter.up:
         one.data = up * torch.randn(one.shape, generator=generator)
+    if weights.head is not None:
+        torch.nn.init.normal_(weights.head.out.weight, std=up, generator=generator)
     return weights
 
 
@@ -93,32 +104,56 @@ def test_windows_see_their_text_and_themselves_only(texts, verifier):
 
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
-def test_a_training_row_is_a_decoding_row(variant, texts, verifier):
-    """A packed window gives the logits that the drafter's block gives for that prefix and noise."""
-    weights = weights_for(verifier, variant)
+@pytest.mark.parametrize("head_layers", [0, 2])
+def test_a_training_row_is_a_decoding_row(variant, head_layers, texts, verifier):
+    """A packed window gives the logits that the drafter's block gives for that prefix and noise,
+    and what it guesses from them once the next token is known.
+    """
+    weights = weights_for(verifier, variant, head_layers=head_layers)
     text = texts[0][0]
     found = read(verifier.backbone, [text], SAMPLING)
     windows = choose_windows(found, 5, 4, torch.Generator().manual_seed(0))
     shares = torch.full(windows.place.shape, 0.5, dtype=torch.float64)
     noise = noise_of(found, windows, shares)
     with torch.no_grad():
-        together = predict(verifier.backbone, weights, found, windows, noise)[0]
+        together = predict(verifier.backbone, weights, found, windows, noise).logits[0]
     window = 2
     rows = slice(4 * window, 4 * window + 4)
     root = int(windows.place[0, rows][0])
 
     class Known(Noise):
         def u(self, position, stream, index=0):
-            return float(noise[0, rows][position - root - 1])
+            return float(noise[0, rows][min(position - root - 1, 3)])
 
-    drafter = ParallelTokens(weights, 4, 4, "single")
+    drafter = ParallelTokens(weights, verifier.backbone, 4, 4, "single")
     prompt = text.ids[: root + 1].tolist()
     context = Context(prompt, len(prompt), {}, Known(0), SAMPLING, "coupled", 30, 60)
     draft = drafter.propose(context)
     cache = PathCache()
     verifier.backbone.prefill(prompt[:-1], cache)
-    apart = verifier.backbone.forward(Block(prompt[-1], probes=draft.probes), cache).logits[1:]
-    torch.testing.assert_close(together[rows], apart, atol=2e-4, rtol=0)
+    block = Block(prompt[-1], probes=draft.probes, hidden_layers=drafter.hidden_layers)
+    apart = verifier.backbone.forward(block, cache)
+    if head_layers == 0:
+        torch.testing.assert_close(together[rows], apart.logits[1:], atol=2e-4, rtol=0)
+    drafter.observe(
+        Outcome(
+            draft=draft,
+            accepted=(),
+            committed=(int(text.ids[root + 1]),),
+            logits=apart.logits[:1],
+            hidden={layer: states[:1] for layer, states in apart.hidden.items()},
+        ),
+        ProbeOutput(apart.logits[1:], {layer: h[1:] for layer, h in apart.hidden.items()}),
+    )
+    if variant == "c-ptp":
+        wanted = final_probabilities(together[rows], SAMPLING)
+        for guess, q in zip(drafter._guesses, wanted, strict=True):
+            torch.testing.assert_close(guess.q, q, atol=1e-3, rtol=0)
+    else:
+        best = together[rows][1:].log_softmax(-1).max(-1)
+        assert [guess.token for guess in drafter._guesses] == best.indices.tolist()
+        mine = torch.tensor([guess.log_q for guess in drafter._guesses])
+        torch.testing.assert_close(mine, best.values, atol=1e-3, rtol=0)
 
 
 def test_what_rows_are_to_foresee(texts, verifier):
@@ -138,7 +173,7 @@ def test_the_loss_counts_known_rows_and_favours_early_ones(texts, verifier):
     noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
     weights = weights_for(verifier)
     with torch.no_grad():
-        logits = predict(verifier.backbone, weights, found, windows, noise)
+        logits = predict(verifier.backbone, weights, found, windows, noise).logits
         loss = loss_of(weights, found, windows, logits, SAMPLING, 0.5)
     total, weight = 0.0, 0.0
     wanted = targets(found, windows, 0)
@@ -160,7 +195,8 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
     import mtp.train.ptp_quality as quality
 
     def knowing(backbone, weights, found, windows, noise):
-        return 50.0 * torch.nn.functional.one_hot(targets(found, windows, 0).tokens, 264).float()
+        tokens = targets(found, windows, 0).tokens
+        return Predicted(50.0 * torch.nn.functional.one_hot(tokens, 264).float(), None)
 
     monkeypatch.setattr(quality, "predict", knowing)
     found = measure(verifier.backbone, weights_for(verifier), texts[0][:8], SAMPLING, 4)
@@ -169,7 +205,7 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
 
     def blind(backbone, weights, found, windows, noise):
         index = windows.place[:, :, None].expand(-1, -1, 264)
-        return found.logits.gather(1, index)
+        return Predicted(found.logits.gather(1, index), None)
 
     monkeypatch.setattr(quality, "predict", blind)
     found = measure(verifier.backbone, weights_for(verifier), texts[0], SAMPLING, 1)
@@ -177,10 +213,14 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
     assert found.shuffled == found.accuracy[0]
 
 
-@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp", "independent"])
-def test_training_helps_a_run_goes_on_and_ships(variant, texts, data, verifier, tmp_path):
+@pytest.mark.parametrize(
+    ("variant", "head_layers"), [("o-ptp", 0), ("o-ptp", 1), ("c-ptp", 1), ("independent", 0)]
+)
+def test_training_helps_a_run_goes_on_and_ships(
+    variant, head_layers, texts, data, verifier, tmp_path
+):
     training, held_out = texts
-    recipe = Recipe(variant=variant, steps=24, gate=1.1, **SMALL)
+    recipe = Recipe(variant=variant, steps=24, gate=1.1, head_layers=head_layers, **SMALL)
     train(tmp_path / "run", verifier, training, held_out, replace(recipe, steps=12), save_every=0)
     weights = train(tmp_path / "run", verifier, training, held_out, recipe, save_every=0)
     curve = read_curve(tmp_path / "run")
