@@ -10,7 +10,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # a classroom's netw
 import gradio as gr
 
 from viz import panel, shell, theme
-from viz.pages import circuit, decode, race
+from viz.pages import circuit, decode, noise, race
 from viz.runs import Desk, Kept, Store
 from viz.texts import text
 
@@ -28,6 +28,8 @@ def build() -> gr.Blocks:
                 decode.build(desk, store, header, status, app)
             with gr.Tab(text("tab.race"), id="race"):
                 race.build(desk, Kept(), header, status)
+            with gr.Tab(text("tab.noise"), id="noise"):
+                noise.build(desk, header, status, app)
             with gr.Tab(text("tab.circuit"), id="circuit"):
                 circuit.build(desk, header, status, app)
         tabs.select(None, None, None, js=shell.REMEMBER_TAB)

@@ -110,6 +110,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     circuits.add_argument("--out", type=Path, metavar="FOLDER", help="assets/circuits if not given")
     circuits.set_defaults(run=_record_circuits, model="byte")
 
+    noise = commands.add_parser("record-noise", help="make the recorded context of page Noise")
+    _add_model(noise)
+    _add_sampling(noise)
+    noise.add_argument("--prompt", required=True)
+    noise.add_argument("--answer", default="", help="the beginning of the answer")
+    noise.add_argument("--name", default="first", help="name of the file in assets/noise")
+    noise.add_argument("--out", type=Path, metavar="FOLDER", help="assets/noise if not given")
+    noise.set_defaults(run=_record_noise)
+
     train = commands.add_parser("train", help="make training data and train models")
     kinds = train.add_subparsers(dest="kind", required=True, metavar="KIND")
     for kind, (about, module) in _TRAINING.items():
@@ -320,8 +329,7 @@ def _record(chosen: argparse.Namespace) -> int:
     from mtp.models.catalog import REPOSITORY
     from mtp.run import start
 
-    if not chosen.name.replace("-", "").isalnum():
-        raise InputError("The name of a recorded run has letters, digits and hyphens only.")
+    _check_name(chosen.name)
     settings = _settings(chosen, chosen.prompt, chosen.drafter, _pairs(chosen.option))
     decoding, run = start(_load(chosen), settings)
     for _ in decoding:
@@ -358,6 +366,37 @@ def _record_circuits(chosen: argparse.Namespace) -> int:
         _write(path, view.to_json() + "\n")
         print(path)
     return 0
+
+
+def _record_noise(chosen: argparse.Namespace) -> int:
+    from mtp.models.catalog import REPOSITORY
+    from mtp.ptp.explore import explorer_of, record
+    from mtp.records.noise import Question
+
+    _check_name(chosen.name)
+    question = Question(
+        prompt=chosen.prompt,
+        answer=chosen.answer,
+        mode="raw" if chosen.raw else "chat",
+        seed=chosen.seed,
+        temperature=chosen.temperature,
+        top_k=chosen.top_k,
+        top_p=chosen.top_p,
+    )
+    verifier = _load(chosen)
+    made = record(verifier, question, explorer_of(verifier, question))
+    assert made is not None  # nobody stops it
+    folder = chosen.out or REPOSITORY / "assets" / "noise"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{chosen.name}.json"
+    _write(path, made.to_json() + "\n")
+    print(path)
+    return 0
+
+
+def _check_name(name: str) -> None:
+    if not name.replace("-", "").isalnum():
+        raise InputError("The name of a recorded run has letters, digits and hyphens only.")
 
 
 if __name__ == "__main__":

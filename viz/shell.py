@@ -18,7 +18,7 @@ from viz.texts import text
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 
-TABS = ("decode", "race", "circuit")
+TABS = ("decode", "race", "noise", "circuit")
 
 # Puts the tab that is looked at into the address bar.
 REMEMBER_TAB = """() => {

@@ -28,7 +28,7 @@ from mtp.records.noise import (
 )
 from mtp.records.trace import Kind
 from mtp.sampling import Noise, Sampling, cumulative, final_probabilities, interval, pick_from
-from mtp.tree import DraftTree, Probes, chain
+from mtp.tree import DraftTree, Probes
 
 STRIP = 8  # most probable tokens of a strip
 SWEPT = 48  # values of a sweep
@@ -46,6 +46,19 @@ class _Drafted:
     tokens: list[list[int]]
     probabilities: list[list[float]]
     confidences: list[list[float]]
+
+
+class _Known:
+    """The verifier's distribution (V,) and its cumulative sums behind texts met so far."""
+
+    def __init__(self) -> None:
+        self.at: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def learn(self, texts: Sequence[Sequence[int]], p: Tensor) -> None:
+        """Takes up distributions p (S, 1 + T, V) behind 0 … T tokens of S texts."""
+        for text, rows, edges in zip(texts, p, cumulative(p), strict=True):
+            for length in range(len(text) + 1):
+                self.at.setdefault(tuple(text[:length]), (rows[length], edges[length]))
 
 
 class NoiseExplorer:
@@ -68,17 +81,25 @@ class NoiseExplorer:
         self.drafters = dict(drafters)
         self.sampling = sampling
         self._root = int(token_ids[-1])
+        self._last: list[int] = []  # plain sampling's tokens at the last view
         self._cache = PathCache()
         backbone.prefill(list(token_ids[:-1]), self._cache, stop=stop)
 
     def view(self, noise: Sequence[float]) -> NoiseView:
-        """Everything for one setting of the noise, u_1 … u_N. Raises InputError outside [0, 1)."""
+        """Everything for one setting of the noise, u_1 … u_N. Raises InputError outside [0, 1).
+
+        One forward a drafter, one for the verifier's view of all drafts, and one more for each
+        token of plain sampling that no draft foresaw.
+        """
         _check(noise)
-        foreseen = {}
-        for name in self.drafters:
-            drafted = self._draft(name, [noise])
-            foreseen[name] = self._judged(name, drafted, noise)
-        return NoiseView(tuple(noise), self._plain(noise), foreseen)
+        drafted = {name: self._draft(name, [noise]) for name in self.drafters}
+        known = _Known()
+        if drafted:
+            tokens = torch.tensor([one.tokens[0][:-1] for one in drafted.values()])
+            known.learn(tokens.tolist(), self._chains(tokens))
+        plain = self._plain(noise, known)
+        foreseen = {name: self._judged(name, one, noise, known) for name, one in drafted.items()}
+        return NoiseView(tuple(noise), plain, foreseen)
 
     def sweep(self, name: str, noise: Sequence[float], place: int) -> Sweep:
         """The noise at `place` (0-based) swept over [0, 1), the others as they are; one call.
@@ -155,23 +176,26 @@ class NoiseExplorer:
             torch.cat([ones.to(sure.device), sure.double()], 1).tolist(),
         )
 
-    def _judged(self, name: str, drafted: _Drafted, noise: Sequence[float]) -> tuple[Foreseen, ...]:
+    def _judged(
+        self, name: str, drafted: _Drafted, noise: Sequence[float], known: _Known
+    ) -> tuple[Foreseen, ...]:
         """The verifier's view of drafted tokens, each behind the drafted ones before it."""
         tokens = drafted.tokens[0]
         chance = self.drafters[name].config.chance
-        p = final_probabilities(self._rows(tokens[:-1]), self.sampling)
-        edges = cumulative(p)
-        return tuple(
-            Foreseen(
-                id=token,
-                text=self.vocabulary.text_of(token),
-                probability=drafted.probabilities[0][place],
-                chance=chance(drafted.confidences[0][place]),
-                verifier=float(p[place, token]),
-                picked=pick_from(noise[place], edges[place]) == token,
+        found = []
+        for place, token in enumerate(tokens):
+            p, edges = known.at[tuple(tokens[:place])]
+            found.append(
+                Foreseen(
+                    id=token,
+                    text=self.vocabulary.text_of(token),
+                    probability=drafted.probabilities[0][place],
+                    chance=chance(drafted.confidences[0][place]),
+                    verifier=float(p[token]),
+                    picked=pick_from(noise[place], edges) == token,
+                )
             )
-            for place, token in enumerate(tokens)
-        )
+        return tuple(found)
 
     def tallies(
         self,
@@ -232,27 +256,25 @@ class NoiseExplorer:
         rows = p[1:].view(count, length, p.shape[1])
         return torch.cat([p[:1].expand(count, 1, -1), rows], 1)
 
-    def _plain(self, noise: Sequence[float]) -> tuple[Picked, ...]:
-        """Plain sampling with this noise, one forward a token."""
+    def _plain(self, noise: Sequence[float], known: _Known) -> tuple[Picked, ...]:
+        """Plain sampling with this noise. Where the distribution behind the text so far is not
+        known yet, a forward brings it, and those behind the tokens of the last time as well.
+        """
         tokens: list[int] = []
         found = []
-        for u in noise:
-            p = final_probabilities(self._rows(tokens)[-1], self.sampling)
-            edges = cumulative(p)
+        for place, u in enumerate(noise):
+            if tuple(tokens) not in known.at:
+                guess = torch.tensor([[*tokens, *self._last[place : len(noise) - 1]]])
+                known.learn(guess.tolist(), self._chains(guess))
+            p, edges = known.at[tuple(tokens)]
             token = pick_from(u, edges)
             likely = sorted({token, *p.topk(min(STRIP, len(p))).indices.tolist()})
             strip = tuple((self.vocabulary.text_of(one), *interval(one, edges)) for one in likely)
             text = self.vocabulary.text_of(token)
             found.append(Picked(token, text, u, interval(token, edges), strip))
             tokens.append(token)
+        self._last = tokens
         return tuple(found)
-
-    def _rows(self, tokens: Sequence[int]) -> Tensor:
-        """The verifier's logits (1 + T, V) behind the root and each of these tokens."""
-        block = Block(self._root, chain(list(tokens), "plain"))
-        logits = self.backbone.forward(block, self._cache).logits
-        self._cache.keep(())
-        return logits
 
 
 def explorer_of(

@@ -43,7 +43,8 @@ class Recipe(Schedule):
     A step takes `rows` noise rows in each of `texts` completions. Windows grow through `lengths`:
     to the next one when offset 1 is right as often as `gate` on held-out text, or when the length's
     share of the budget is used up; the i-th length's share is proportional to i. `discount` weighs
-    offset j by discount^j. With a noise head of `head_layers` the rows below it are trained as
+    offset j by discount^j. Windows start where the base is unsure more often, `easy` as often where
+    it is not at all. With a noise head of `head_layers` the rows below it are trained as
     well, with a share `below` of the loss.
     """
 
@@ -57,6 +58,7 @@ class Recipe(Schedule):
     context: int = 1024
     rows: int = 256
     lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    easy: float = 0.2
     gate: float = 0.95
     discount: float = 0.95
     learning_rate: float = 4e-3
@@ -185,7 +187,8 @@ def train(
         length = recipe.lengths[stage]
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         found = read(backbone, next(source), recipe.sampling)
-        windows = choose_windows(found, max(1, recipe.rows // length), length, generator)
+        count = max(1, recipe.rows // length)
+        windows = choose_windows(found, count, length, generator, recipe.easy)
         shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
         noise = noise_of(found, windows, shares)
         foreseen = predict(backbone, weights, found, windows, noise)
@@ -263,7 +266,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lengths", default="1,2,4,8,16", help="of windows, one after another")
     for name in ("anchors", "rank", "head_layers", "texts", "context", "rows", "top_k", "seed"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Recipe, name))
-    for name in ("below", "gate", "discount", "learning_rate", "temperature", "top_p"):
+    for name in ("below", "easy", "gate", "discount", "learning_rate", "temperature", "top_p"):
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=float, default=getattr(Recipe, name)
         )

@@ -24,7 +24,7 @@ class Read:
 
     ids (B, S), −1 behind a text's end. places (B, S): True where an answer's token comes next and
     a run's noise can pick it. low, high (B, S): that noise's interval, float64. logits (B, S, V);
-    states (B, S, D): the final ones.
+    states (B, S, D): the final ones. doubt (B, S): 1 less the base's largest probability there.
     """
 
     ids: Tensor
@@ -33,6 +33,7 @@ class Read:
     high: Tensor
     logits: Tensor
     states: Tensor
+    doubt: Tensor
     cache: DynamicCache
 
 
@@ -49,13 +50,15 @@ def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
     )
     logits = out.logits
     following = ids[:, 1:].clamp(min=0)
-    ends = [
-        intervals(final_probabilities(row[:-1], sampling), tokens)
-        for row, tokens in zip(logits, following, strict=True)
-    ]
+    ends, doubt = [], []
+    for row, tokens in zip(logits, following, strict=True):
+        p = final_probabilities(row[:-1], sampling)
+        ends.append(intervals(p, tokens))
+        doubt.append(1 - p.amax(-1))
     low, high = (fn.pad(torch.stack(parts), (0, 1)) for parts in zip(*ends, strict=True))
     places = in_answers(texts, ids.shape[1]).to(ids.device) & drawable(low, high)
-    return Read(ids, places, low, high, logits, out.hidden_states[-1], cache)
+    unsure = fn.pad(torch.stack(doubt), (0, 1))
+    return Read(ids, places, low, high, logits, out.hidden_states[-1], unsure, cache)
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,16 @@ class Windows:
     length: int
 
 
-def choose_windows(found: Read, count: int, length: int, generator: torch.Generator) -> Windows:
-    """`count` random windows in each text's answer; a window ends early with its text."""
+def choose_windows(
+    found: Read, count: int, length: int, generator: torch.Generator, easy: float = 1.0
+) -> Windows:
+    """`count` random windows in each text's answer; a window ends early with its text.
+
+    A window starts at a place with a chance in proportion to `easy` + (1 − `easy`) times the base's
+    doubt there: where one token is certain, there is no noise to read.
+    """
     batch, width = found.ids.shape
-    chance = found.places.cpu().float()
+    chance = found.places.cpu() * (easy + (1 - easy) * found.doubt.cpu().float())
     chance[chance.sum(1) == 0] = 1.0  # an answer without a known place; its rows do not count
     roots = torch.multinomial(chance, count, replacement=True, generator=generator)  # (B, N)
     reach = torch.arange(length)
