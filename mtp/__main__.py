@@ -18,6 +18,7 @@ _TRAINING = {
     "byte-lm": ("train the byte-level model", "mtp.train.byte_lm"),
     "circuits": ("train circuit heads on a frozen model", "mtp.train.circuits"),
     "ptp": ("train noise rows on a frozen model", "mtp.train.ptp"),
+    "scaling": ("train noise-reading drafters of several sizes", "mtp.train.scaling"),
     "inverse": ("train noise rows from scratch, without a teacher", "mtp.train.inverse"),
 }
 _FAULT = 2  # exit status for anything the person can put right

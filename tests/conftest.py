@@ -137,6 +137,7 @@ def build(name: str) -> PreTrainedModel:
     return model
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests stay together, and so do all that drive the app: one app, one browser."""
     for item in items:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from mtp.errors import InputError, TraceError
 from mtp.ptp.allocate import allocate, chances_of_ending
 from mtp.records.noise import Foreseen, NoiseRecord, NoiseView, Sweep
+from mtp.records.scaling import Scaling
 from viz import panel
-from viz.figures import noise_branches, noise_strips, noise_sweep
+from viz.figures import noise_branches, noise_strips, noise_sweep, scaling
 from viz.figures.tokens import visible
 from viz.runs import Kept
 from viz.texts import table, text
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from mtp.ptp.explore import NoiseExplorer
 
 FOLDER = panel.ASSETS / "noise"
+STUDY = panel.ASSETS / "bench" / "scaling.json"
 PLAIN = "plain"
 LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 BUDGET, MOST_BUDGET = 24, 256  # noise rows a call
@@ -108,6 +112,7 @@ def head_of(shown: Shown) -> dict[str, Any]:
         "name": f"draftscope-noise-{record.model.rpartition('/')[2]}.json",
         "tally": _tally(record),
         "tally_said": text("noise.tally.said", noises=record.noises, places=len(record.view.noise)),
+        "study": _study(STUDY, record.model),
         "none": "" if record.drafters else text("noise.none", model=record.model),
     }  # fmt: skip
 
@@ -166,6 +171,31 @@ def sweep_at(sweep: Sweep, now: float) -> dict[str, Any]:
             ],
         },
     }
+
+
+@cache
+def _study(path: Path, model: str) -> dict[str, Any] | None:
+    """The scaling study that ships for a model; None where there is none."""
+    if not path.is_file():
+        return None
+    study = Scaling.from_json(path.read_bytes())
+    if study.model != model:
+        return None
+    heads = ("size", "parameters", "row_count", "minutes", "percall")
+    return {
+        "said": text("noise.scaling.said", prompts=study.prompts, length=study.length,
+                     temperature=f"{study.temperature:g}"),
+        "figure": panel.plain_figure(scaling.figure(study, table())),
+        "table": {
+            "heads": [text(f"noise.table.{name}") for name in heads],
+            "rows": [
+                [one.label, f"{one.parameters:,}", f"{point.rows:,}", f"{point.minutes:.1f}",
+                 f"{point.tokens_per_call:.2f}"]
+                for one in study.sizes
+                for point in one.curve
+            ],
+        },
+    }  # fmt: skip
 
 
 def _plain_cell(one: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 // Noise as sliders: a moved slider asks the server for all tokens at once; the sweep of the chosen
 // place follows when the slider rests.
 
-const FIGURES = ["strips", "sweep", "branches"];
+const FIGURES = ["strips", "sweep", "branches", "scaling"];
 const SIDE = 96; // px of the names left of the first column, as in the figure
 const COLUMN = 58; // px a place has at least
 const REST = 180; // ms without a move before the sweep is asked for
@@ -52,6 +52,9 @@ function showHead() {
   find("drafter-box").hidden = !drafts;
   element.querySelector('[data-figure="sweep"]').hidden = !drafts;
   element.querySelector('[data-figure="branches"]').hidden = !drafts;
+  element.querySelector('[data-figure="scaling"]').hidden = !head.study;
+  find("studied").textContent = head.study?.said ?? "";
+  draw("scaling");
   find("ask").disabled = false;
   buildSliders();
 }
@@ -178,6 +181,7 @@ function complain(sentence) {
 }
 
 function figureOf(name) {
+  if (name === "scaling") return look.head?.study?.figure;
   return name === "sweep" ? look.sweep?.figure : look.answer?.figures[name];
 }
 
@@ -267,7 +271,8 @@ placeControls();
 for (const name of FIGURES) {
   buildFigure(name, `noise.${name}`, drawAll);
   TABLES[name] = () => {
-    const { heads, rows } = name === "sweep" ? look.sweep.table : look.answer.tables[name];
+    const fixed = { sweep: look.sweep?.table, scaling: look.head.study?.table };
+    const { heads, rows } = fixed[name] ?? look.answer.tables[name];
     return table(heads, rows);
   };
 }

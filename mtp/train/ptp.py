@@ -193,9 +193,10 @@ def train(
         noise = noise_of(found, windows, shares)
         foreseen = predict(backbone, weights, found, windows, noise)
         asked = (recipe.sampling, recipe.discount)
-        loss = loss_of(weights, found, windows, foreseen.logits, *asked)
+        variant = weights.config.variant
+        loss = loss_of(variant, found, windows, foreseen.logits, *asked)
         if foreseen.below is not None and recipe.below:
-            loss = loss + recipe.below * loss_of(weights, found, windows, foreseen.below, *asked)
+            loss = loss + recipe.below * loss_of(variant, found, windows, foreseen.below, *asked)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate

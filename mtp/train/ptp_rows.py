@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mtp.models.backbone import Backbone
 from mtp.ptp.intervals import drawable, intervals, noise_inside
-from mtp.ptp.weights import PtpWeights
+from mtp.ptp.weights import PtpWeights, Variant
 from mtp.sampling import Sampling, final_probabilities
 from mtp.train.texts import Text, in_answers, padded
 
@@ -84,10 +84,16 @@ def choose_windows(
     A window starts at a place with a chance in proportion to `easy` + (1 − `easy`) times the base's
     doubt there: where one token is certain, there is no noise to read.
     """
-    batch, width = found.ids.shape
     chance = found.places.cpu() * (easy + (1 - easy) * found.doubt.cpu().float())
     chance[chance.sum(1) == 0] = 1.0  # an answer without a known place; its rows do not count
     roots = torch.multinomial(chance, count, replacement=True, generator=generator)  # (B, N)
+    return windows_behind(found, roots, length)
+
+
+def windows_behind(found: Read, roots: Tensor, length: int) -> Windows:
+    """A window of `length` rows behind each root (B, N) on the CPU."""
+    batch, width = found.ids.shape
+    count = roots.shape[1]
     reach = torch.arange(length)
     place = roots[:, :, None] + reach  # (B, N, L)
     known = found.places.cpu().gather(1, place.clamp(max=width - 1).flatten(1)).view_as(place)
@@ -179,7 +185,7 @@ def targets(found: Read, windows: Windows, shift: int) -> Targets:
 
 
 def loss_of(
-    weights: PtpWeights,
+    variant: Variant,
     found: Read,
     windows: Windows,
     logits: Tensor,
@@ -191,7 +197,7 @@ def loss_of(
     O-PTP and independent: cross-entropy with the token. C-PTP: KL divergence from the base's own
     final distribution to the row's, both at the training temperature.
     """
-    categorical = weights.config.variant == "c-ptp"
+    categorical = variant == "c-ptp"
     wanted = targets(found, windows, shift=int(categorical))
     rows = logits.shape[1] // windows.length
     offset = torch.arange(windows.length, device=logits.device).repeat(rows)  # (N · L,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,7 @@ from mtp.records.noise import (
     Sweep,
     Tally,
 )
+from mtp.records.scaling import Point, Scaling, Trained
 from viz import noise_shown
 from viz.figures import noise_branches, noise_strips, noise_sweep
 from viz.noise_shown import Shown, asked_from, branches, head_of, look_at, sweep_at
@@ -159,6 +161,22 @@ def test_a_link_holds_what_makes_the_context_again() -> None:
     assert asked == {"noise": [0.1, 0.2, 0.3], "place": 1, "budget": 9, "drafter": "c-ptp"}
     for wrong in ({"u": "x,y"}, {"u": "1.5"}, {"u": "nan"}, {"place": "-1"}, {"rows": "1e3"}):
         assert ask_from(wrong) == {}
+
+
+def test_a_scaling_study_is_drawn_where_one_ships(tmp_path: Path) -> None:
+    points = (Point(100, 1.0, 1.2), Point(200, 2.0, 1.9))
+    sizes = (Trained("64/1/1", 70_000, points[:1]), Trained("128/2/2", 500_000, points))
+    path = tmp_path / "scaling.json"
+    path.write_text(Scaling("tiny", "sha", 0.7, 8, 40, {}, sizes).to_json())
+    study = noise_shown._study(path, "tiny")
+    assert study is not None and len(study["table"]["rows"]) == 3
+    left, *right = study["figure"]["data"]
+    assert list(left["y"]) == [1.2, 1.9] and [line["name"] for line in right] == [
+        "64/1/1",
+        "128/2/2",
+    ]
+    assert noise_shown._study(path, "other") is None
+    assert noise_shown._study(tmp_path / "none.json", "tiny") is None
 
 
 def test_recorded_contexts_are_found_by_name_only() -> None:

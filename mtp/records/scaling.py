@@ -1,0 +1,71 @@
+"""A scaling study as a record: drafters of several sizes, what a call brings, as training goes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from mtp.errors import TraceError
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """A moment of training: noise rows seen, minutes, tokens per call on held-out completions."""
+
+    rows: int
+    minutes: float
+    tokens_per_call: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A drafter: hidden/layers/heads, its parameters, its curve."""
+
+    label: str
+    parameters: int
+    curve: tuple[Point, ...]
+
+    @property
+    def tokens_per_call(self) -> float:
+        """At the end of its training."""
+        return self.curve[-1].tokens_per_call
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Drafters trained from scratch on the samples of `model`, the same budget for each.
+
+    length: the most tokens a call may foresee. prompts: held-out completions measured.
+    """
+
+    model: str
+    weights_sha256: str
+    temperature: float
+    length: int
+    prompts: int
+    software: dict[str, str]
+    sizes: tuple[Trained, ...]
+
+    def to_json(self) -> str:
+        """The study as JSON text; `from_json` reads it back."""
+        plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return json.dumps({"version": VERSION, **plain}, indent=1)
+
+    @classmethod
+    def from_json(cls, content: str | bytes) -> Scaling:
+        """Reads a study. Raises TraceError for what is none."""
+        try:
+            plain = json.loads(content)
+            if plain.pop("version") != VERSION:
+                raise TraceError(f"This scaling study is not of version {VERSION}.")
+            return _ADAPTER.validate_python(plain)
+        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+            raise TraceError("The file is not a scaling study, or it is broken.") from error
+
+
+_ADAPTER: TypeAdapter[Scaling] = TypeAdapter(Scaling)

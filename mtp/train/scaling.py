@@ -1,0 +1,312 @@
+"""`train scaling`: noise-reading drafters of several sizes from scratch on one model's samples."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from transformers import DynamicCache, LlamaForCausalLM
+
+from mtp.decode import software
+from mtp.errors import InputError
+from mtp.models.backbone import Backbone
+from mtp.models.verifier import load_verifier
+from mtp.ptp.embedding import EMBEDDINGS, NoiseEmbedding
+from mtp.ptp.intervals import training_shares
+from mtp.records.scaling import Point, Scaling, Trained
+from mtp.sampling import Sampling
+from mtp.train.byte_recipe import Shape, build_model
+from mtp.train.muon import Muon
+from mtp.train.ptp import check_corpus
+from mtp.train.ptp_rows import (
+    Read,
+    Windows,
+    choose_windows,
+    loss_of,
+    noise_of,
+    read,
+    windows_behind,
+)
+from mtp.train.run_folder import RunFolder, read_curve
+from mtp.train.schedule import Schedule
+from mtp.train.texts import Text, batches, read_texts
+
+CLIP = 1.0
+SIZES = "64/1/1,96/2/2,128/2/2,192/3/3,256/4/4"  # hidden, layers, heads, as the paper's
+HELD_OUT_SEED = 2**31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Schedule):
+    """How one drafter is trained: `rows` noise rows in each of `texts` completions a step."""
+
+    hidden: int
+    layers: int
+    heads: int
+    texts: int = 4
+    context: int = 384
+    rows: int = 256
+    length: int = 8
+    discount: float = 0.95
+    learning_rate: float = 5e-3
+    embedding: str = "quarter-cos"
+    temperature: float = 0.7
+
+    @property
+    def shape(self) -> Shape:
+        """Of the model, whose MLP is four times as wide as its states."""
+        return Shape(self.hidden, self.layers, self.heads, 4 * self.hidden, self.context)
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the noise means."""
+        return Sampling(self.temperature)
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A model that reads tokens and noise with the same weights."""
+
+    model: LlamaForCausalLM
+    noise: NoiseEmbedding
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that is trained."""
+        return [*self.model.parameters(), *self.noise.parameters()]
+
+    def optimizers(self, recipe: Recipe) -> list[Optimizer]:
+        """Muon for the layers' matrices, AdamW for the rest."""
+        inner = [p for n, p in self.model.named_parameters() if p.ndim == 2 and ".layers." in n]
+        chosen = {id(p) for p in inner}
+        rest = [p for p in self.parameters if id(p) not in chosen]
+        return [
+            Muon(inner, recipe.learning_rate, weight_decay=0.05),
+            AdamW(rest, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
+        ]
+
+    def text(self, ids: Tensor) -> DynamicCache:
+        """Keys and values of texts (B, S), −1 behind an end."""
+        cache = DynamicCache()
+        self.model.model(input_ids=ids.clamp(min=0), cache=cache, use_cache=True)
+        return cache
+
+    def rows(self, cache: DynamicCache, windows: Windows, u: Tensor) -> Tensor:
+        """Logits (B, N · L, V) of noise rows; the rows stay in the cache."""
+        logits: Tensor = self.model(
+            inputs_embeds=self.noise(u),
+            position_ids=windows.place,
+            attention_mask=windows.mask,
+            cache=cache,
+            use_cache=True,
+        ).logits
+        return logits
+
+
+def build(recipe: Recipe) -> Drafter:
+    """An untrained drafter, a function of the seed."""
+    model = build_model(recipe.shape, recipe.seed)
+    generator = torch.Generator().manual_seed(recipe.seed)
+    spread = float(model.get_input_embeddings().weight.detach().std())  # type: ignore[operator]
+    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread, generator=generator)  # type: ignore[arg-type]
+    return Drafter(model, noise)
+
+
+def train(
+    folder: Path,
+    base: Backbone,
+    base_sha256: str,
+    training: Sequence[Text],
+    held_out: Sequence[Text],
+    recipe: Recipe,
+    *,
+    save_every: float = 120.0,
+    report: Callable[[str], None] = lambda line: None,
+) -> Drafter:
+    """Trains one drafter in `folder`; goes on from the checkpoint that is there."""
+    settings = dataclasses.asdict(recipe) | {"weights_sha256": base_sha256}
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
+    drafter = build(recipe)
+    optimizers = drafter.optimizers(recipe)
+    step, seconds, seen = 0, 0.0, 0
+    state = run_folder.load()
+    if state is not None:
+        drafter.model.load_state_dict(state["model"])
+        drafter.noise.load_state_dict(state["noise"])
+        for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(old)
+        step, seconds, seen = state["progress"]
+    rng = np.random.default_rng([recipe.seed, step])
+    source = batches(training, rng, recipe.texts, recipe.context)
+    before, started = seconds, time.monotonic()
+    saved = started
+    while recipe.used(step, seconds) < 1:
+        rate = recipe.rate(step, seconds)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad(set_to_none=True)
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        found = read(base, next(source), recipe.sampling)
+        count = max(1, recipe.rows // recipe.length)
+        windows = choose_windows(found, count, recipe.length, generator)
+        shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
+        noise = noise_of(found, windows, shares)
+        logits = drafter.rows(drafter.text(found.ids), windows, noise)
+        loss = loss_of("o-ptp", found, windows, logits, recipe.sampling, recipe.discount)
+        loss.backward()
+        nn.utils.clip_grad_norm_(drafter.parameters, CLIP)
+        for optimizer in optimizers:
+            optimizer.step()
+        step, seen = step + 1, seen + int(windows.counted.sum())
+        seconds = before + time.monotonic() - started
+        if recipe.used(step, seconds) >= 1 or time.monotonic() - saved > save_every:
+            brought = tokens_per_call(drafter, base, held_out, recipe)
+            line = {
+                "step": step,
+                "seconds": seconds,
+                "rows": seen,
+                "loss": loss.item(),
+                "tokens_per_call": brought,
+            }
+            run_folder.save(
+                {
+                    "model": drafter.model.state_dict(),
+                    "noise": drafter.noise.state_dict(),
+                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+                    "progress": [step, seconds, seen],
+                },
+                line,
+            )
+            report(
+                f"{recipe.hidden}/{recipe.layers}/{recipe.heads}, step {step}, "
+                f"{seconds / 60:.1f} min, {seen / 1e6:.2f}M rows: loss {loss.item():.3f}, "
+                f"{brought:.2f} tokens per call held out"
+            )
+            saved = time.monotonic()
+    return drafter
+
+
+@torch.no_grad()
+def tokens_per_call(
+    drafter: Drafter, base: Backbone, texts: Sequence[Text], recipe: Recipe
+) -> float:
+    """Tokens a verifier call brings on held-out samples, whose noise is drawn in their intervals.
+
+    Coupled decoding of just these texts: behind each root the drafter foresees `length` tokens;
+    those right in a row stand, and the verifier adds one.
+    """
+    generator = torch.Generator().manual_seed(HELD_OUT_SEED)
+    calls, tokens = 0, 0
+    for start in range(0, len(texts), recipe.texts):
+        cut = [text.cut(recipe.context) for text in texts[start : start + recipe.texts]]
+        found = read(base, cut, recipe.sampling)
+        shares = torch.rand(found.ids.shape, generator=generator, dtype=torch.float64)
+        roots = torch.tensor([text.answer - 1 for text in cut])
+        ends = torch.tensor([len(text.ids) - 1 for text in cut])
+        while bool((roots < ends).any()):
+            active = roots < ends
+            right = _right(drafter, found, roots.clamp(max=found.ids.shape[1] - 2), shares, recipe)
+            step = torch.minimum(right + 1, ends - roots)
+            calls += int(active.sum())
+            tokens += int(step[active].sum())
+            roots = roots + torch.where(active, step, torch.zeros_like(step))
+    return tokens / max(1, calls)
+
+
+def _right(drafter: Drafter, found: Read, roots: Tensor, shares: Tensor, recipe: Recipe) -> Tensor:
+    """How many tokens right in a row (B,) the drafter foresees behind each root (B,)."""
+    windows = windows_behind(found, roots[:, None], recipe.length)
+    noise = noise_of(found, windows, shares.gather(1, windows.place))
+    logits = drafter.rows(drafter.text(found.ids), windows, noise)
+    wanted = found.ids.gather(1, (windows.place + 1).clamp(max=found.ids.shape[1] - 1))
+    hits = (logits.argmax(-1) == wanted) & windows.counted
+    return hits.long().cumprod(1).sum(1)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `train scaling`."""
+    parser.add_argument("--model", default="byte", help="the model whose samples are learnt")
+    parser.add_argument("--data", type=Path, nargs="+", required=True, help="its own completions")
+    parser.add_argument("--folder", type=Path, required=True, help="of the runs, one a size")
+    parser.add_argument("--sizes", default=SIZES, metavar="HIDDEN/LAYERS/HEADS,…")
+    parser.add_argument("--minutes", type=float, help="training time of each size")
+    parser.add_argument("--steps", type=int, help="steps of each size")
+    parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
+    for name in ("texts", "context", "rows", "length", "seed"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Recipe, name))
+    for name in ("discount", "learning_rate", "temperature"):
+        given = getattr(Recipe, name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=given)
+    parser.add_argument("--prompts", type=int, default=40, help="held-out completions measured")
+    parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
+    parser.add_argument("--out", type=Path, help="where to write the study as JSON")
+
+
+def sizes_from(words: str) -> list[tuple[int, int, int]]:
+    """(hidden, layers, heads) of each size named. Raises InputError for another form."""
+    found = []
+    for name in words.split(","):
+        parts = name.strip().split("/")
+        if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+            raise InputError(f"A size is HIDDEN/LAYERS/HEADS, such as 64/1/1; not {name[:40]!r}.")
+        hidden, layers, heads = map(int, parts)
+        if hidden % heads or hidden // heads % 2:
+            raise InputError(f"In {name.strip()} the heads must divide {hidden} evenly in twos.")
+        found.append((hidden, layers, heads))
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """Trains every size, smallest first, and writes the study; returns the exit status 0."""
+    fields = {field.name for field in dataclasses.fields(Recipe)} - {"hidden", "layers", "heads"}
+    given = {name: getattr(args, name) for name in fields}
+    recipes = [
+        Recipe(hidden=hidden, layers=layers, heads=heads, **given)
+        for hidden, layers, heads in sizes_from(args.sizes)
+    ]
+    verifier = load_verifier(args.model, None)
+    check_corpus(args.data, verifier, recipes[0].sampling)
+    training, held_out = read_texts(args.data, verifier.vocabulary)
+    trained = []
+    for recipe in recipes:
+        label = f"{recipe.hidden}/{recipe.layers}/{recipe.heads}"
+        folder = args.folder / label.replace("/", "-")
+        drafter = train(
+            folder,
+            verifier.backbone,
+            verifier.weights_sha256,
+            training,
+            held_out[: args.prompts],
+            recipe,
+            save_every=args.save_every,
+            report=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+        points = tuple(
+            Point(line["rows"], round(line["seconds"] / 60, 2), round(line["tokens_per_call"], 4))
+            for line in read_curve(folder)
+        )
+        trained.append(Trained(label, sum(p.numel() for p in drafter.parameters), points))
+    study = Scaling(
+        model=verifier.name,
+        weights_sha256=verifier.weights_sha256,
+        temperature=recipes[0].temperature,
+        length=recipes[0].length,
+        prompts=len(held_out[: args.prompts]),
+        software=software(),
+        sizes=tuple(trained),
+    )
+    if args.out is not None:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(study.to_json() + "\n", encoding="utf-8")
+        print(args.out)
+    return 0
