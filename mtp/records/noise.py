@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from mtp.errors import TraceError
+from mtp.records import versioned
 
 VERSION = 1
 
@@ -127,19 +125,12 @@ class NoiseRecord:
 
     def to_json(self) -> str:
         """The record as JSON text; `from_json` reads it back."""
-        plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return json.dumps({"version": VERSION, **plain}, ensure_ascii=False)
+        return versioned.to_json(_ADAPTER, self, VERSION)
 
     @classmethod
     def from_json(cls, content: str | bytes) -> NoiseRecord:
         """Reads a record. Raises TraceError for what is none."""
-        try:
-            plain = json.loads(content)
-            if plain.pop("version") != VERSION:
-                raise TraceError(f"This record of noise is not of version {VERSION}.")
-            return _ADAPTER.validate_python(plain)
-        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-            raise TraceError("The file is not a record of noise, or it is broken.") from error
+        return versioned.from_json(_ADAPTER, content, VERSION, "record of noise")
 
 
 _ADAPTER: TypeAdapter[NoiseRecord] = TypeAdapter(NoiseRecord)

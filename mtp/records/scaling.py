@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from mtp.errors import TraceError
+from mtp.records import versioned
 
 VERSION = 1
 
@@ -52,20 +50,13 @@ class Scaling:
     sizes: tuple[Trained, ...]
 
     def to_json(self) -> str:
-        """The study as JSON text; `from_json` reads it back."""
-        plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
-        return json.dumps({"version": VERSION, **plain}, indent=1)
+        """The record as JSON text; `from_json` reads it back."""
+        return versioned.to_json(_ADAPTER, self, VERSION)
 
     @classmethod
     def from_json(cls, content: str | bytes) -> Scaling:
-        """Reads a study. Raises TraceError for what is none."""
-        try:
-            plain = json.loads(content)
-            if plain.pop("version") != VERSION:
-                raise TraceError(f"This scaling study is not of version {VERSION}.")
-            return _ADAPTER.validate_python(plain)
-        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
-            raise TraceError("The file is not a scaling study, or it is broken.") from error
+        """Reads a record. Raises TraceError for what is none."""
+        return versioned.from_json(_ADAPTER, content, VERSION, "scaling study")
 
 
 _ADAPTER: TypeAdapter[Scaling] = TypeAdapter(Scaling)

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -30,11 +29,11 @@ from mtp.train.byte_data import Documents, read_documents, windows
 from mtp.train.byte_lm import loss_bits
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.inverse_rows import losses, own_noise, split
+from mtp.train.loop import Loop, restore
 from mtp.train.muon import Muon
 from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings
 from mtp.train.schedule import Schedule
 
-CLIP = 1.0
 HELD_OUT_SEED = 2**31
 HELD_OUT_BATCHES = 6
 
@@ -83,19 +82,10 @@ class Pair:
             made.append(AdamW(rest, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0))
         return made
 
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {
-            "model": self.model.state_dict(),
-            "noise": self.noise.state_dict(),
-            "twin": self.twin.state_dict(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Takes on what a checkpoint kept."""
-        self.model.load_state_dict(state["model"])
-        self.noise.load_state_dict(state["noise"])
-        self.twin.load_state_dict(state["twin"])
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        """All three, by name."""
+        return {"model": self.model, "noise": self.noise, "twin": self.twin}
 
 
 def build(recipe: Recipe) -> Pair:
@@ -117,25 +107,19 @@ def train(
     report: Callable[[str], None] = lambda line: None,
 ) -> Pair:
     """Trains in `folder` until the budget is used; goes on from the checkpoint that is there."""
-    run_folder = RunFolder(folder, dataclasses.asdict(recipe), free=("minutes", "steps"))
     pair = build(recipe)
-    optimizers = pair.optimizers(recipe)
-    step, seconds = 0, 0.0
-    state = run_folder.load()
-    if state is not None:
-        pair.load(state["pair"])
-        for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(old)
-        step, seconds = state["progress"]
+    loop = Loop(
+        RunFolder(folder, dataclasses.asdict(recipe), free=("minutes", "steps")),
+        recipe,
+        pair.modules,
+        pair.optimizers(recipe),
+        save_every,
+    )
     sampling = Sampling(recipe.temperature)
-    before, started = seconds, time.monotonic()
-    saved, seen = started, []
-    while recipe.used(step, seconds) < 1:
-        rate = recipe.rate(step, seconds)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad(set_to_none=True)
+    mine = [*pair.model.parameters(), *pair.noise.parameters()]
+    theirs = [*pair.twin.parameters()]
+    seen = []
+    for step in loop:
         rng = np.random.default_rng([recipe.seed, step])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
@@ -143,37 +127,15 @@ def train(
         shares = partial(training_shares, generator=generator)
         u, _ = own_noise(pair.model, pair.noise, found, sampling, shares)
         text, later = losses(pair.model, pair.noise, found, labels, u)
-        (text + later).backward()
-        twin_bits = loss_bits(pair.twin, inputs, labels)
-        twin_bits.backward()
-        for parameters in (
-            [*pair.model.parameters(), *pair.noise.parameters()],
-            [*pair.twin.parameters()],
-        ):
-            nn.utils.clip_grad_norm_(parameters, CLIP)
-        for optimizer in optimizers:
-            optimizer.step()
-        seen.append([text.item() / math.log(2), later.item() / math.log(2), twin_bits.item()])
-        step += 1
-        seconds = before + time.monotonic() - started
-        if recipe.used(step, seconds) >= 1 or time.monotonic() - saved > save_every:
+        twin = loss_bits(pair.twin, inputs, labels)
+        loop.update(text + later + twin, mine, theirs)
+        seen.append([text.item() / math.log(2), later.item() / math.log(2), twin.item()])
+        if loop.due:
             mean = np.mean(seen, axis=0).round(4).tolist()
-            line = {
-                "step": step,
-                "seconds": seconds,
-                "training_bits": dict(zip(("text", "windows", "twin"), mean, strict=True)),
-                **perplexities(pair, held_out, recipe),
-            }
-            run_folder.save(
-                {
-                    "pair": pair.state(),
-                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                    "progress": [step, seconds],
-                },
-                line,
-            )
-            report(_sentence(line))
-            saved, seen = time.monotonic(), []
+            bits = dict(zip(("text", "windows", "twin"), mean, strict=True))
+            line = {"training_bits": bits, **perplexities(pair, held_out, recipe)}
+            report(_sentence(loop.save(line)))
+            seen = []
     return pair
 
 
@@ -256,11 +218,11 @@ def export(run_folder: Path, out: Path, recipe: Recipe, held_out: Documents) -> 
     """
     state = load_checkpoint(run_folder)
     pair = build(recipe)
-    pair.load(state["pair"])
+    restore(pair.modules, state)
     card = {
         "settings": read_settings(run_folder),
-        "steps": state["progress"][0],
-        "minutes": round(state["progress"][1] / 60, 1),
+        "steps": state["progress"]["step"],
+        "minutes": round(state["progress"]["seconds"] / 60, 1),
         "parameters": sum(p.numel() for p in pair.model.parameters()),
         "held_out": perplexities(pair, held_out, recipe),
         "software": software(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from mtp.errors import InputError
@@ -25,6 +23,7 @@ from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_head, build_n
 from mtp.sampling import Sampling
 from mtp.train import ptp_card
 from mtp.train.completions import read_header
+from mtp.train.loop import Loop
 from mtp.train.muon import Muon
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_rows import choose_windows, loss_of, noise_of, predict, read
@@ -32,7 +31,6 @@ from mtp.train.run_folder import RunFolder
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts
 
-CLIP = 1.0
 QUICK_TEXTS = 24
 
 
@@ -164,27 +162,25 @@ def train(
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
     }
-    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     backbone = verifier.backbone
     weights = build(recipe, verifier)
-    parameters = [p for module in weights.modules.values() for p in module.parameters()]
-    optimizers = optimizers_of(weights, recipe)
-    step, seconds, seen, stage, stage_began = 0, 0.0, 0, 0, 0.0
-    state = run_folder.load()
-    if state is not None:
-        for name, module in weights.modules.items():
-            module.load_state_dict(state[name])
-        for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(old)
-        step, seconds, seen, stage, stage_began = state["progress"]
+    loop = Loop(
+        RunFolder(folder, settings, free=("minutes", "steps")),
+        recipe,
+        weights.modules,
+        optimizers_of(weights, recipe),
+        save_every,
+        rows=0,
+        stage=0,
+        stage_began=0.0,
+    )
+    counts = loop.progress.counts
     quick = [text.cut(recipe.context) for text in held_out[:QUICK_TEXTS]]
-    rng = np.random.default_rng([recipe.seed, step])
+    rng = np.random.default_rng([recipe.seed, loop.progress.step])
     source = batches(training, rng, recipe.texts, recipe.context)
-    before, started = seconds, time.monotonic()
-    saved, losses = started, []
-    while recipe.used(step, seconds) < 1:
-        rate = recipe.rate(step, seconds)
-        length = recipe.lengths[stage]
+    variant = weights.config.variant
+    for _ in loop:
+        length = recipe.lengths[int(counts["stage"])]
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         found = read(backbone, next(source), recipe.sampling)
         count = max(1, recipe.rows // length)
@@ -193,48 +189,24 @@ def train(
         noise = noise_of(found, windows, shares)
         foreseen = predict(backbone, weights, found, windows, noise)
         asked = (recipe.sampling, recipe.discount)
-        variant = weights.config.variant
         loss = loss_of(variant, found, windows, foreseen.logits, *asked)
         if foreseen.below is not None and recipe.below:
             loss = loss + recipe.below * loss_of(variant, found, windows, foreseen.below, *asked)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, CLIP)
-        for optimizer in optimizers:
-            optimizer.step()
-        losses.append(loss.item())
-        step, seen = step + 1, seen + int(windows.counted.sum())
-        seconds = before + time.monotonic() - started
-        used = recipe.used(step, seconds)
-        if used >= 1 or time.monotonic() - saved > save_every:
+        loop.update(loss, rows=int(windows.counted.sum()))
+        if loop.due:
             quality = measure(backbone, weights, quick, recipe.sampling, recipe.lengths[-1])
-            line = {
-                "step": step,
-                "seconds": seconds,
-                "rows": seen,
-                "length": length,
-                "learning_rate": rate,
-                "loss": float(np.mean(losses)),
-                **_told(quality),
-            }
-            share = (stage + 1) / sum(range(1, len(recipe.lengths) + 1))
-            passed = quality.accuracy[0] >= recipe.gate
-            if stage + 1 < len(recipe.lengths) and (passed or used - stage_began >= share):
-                stage, stage_began = stage + 1, used
-            run_folder.save(
-                {
-                    **{name: module.state_dict() for name, module in weights.modules.items()},
-                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                    "progress": [step, seconds, seen, stage, stage_began],
-                },
-                line,
-            )
-            report(_sentence(line))
-            saved, losses = time.monotonic(), []
+            _lengthen(recipe, counts, quality, loop.used)
+            report(_sentence(loop.save({"length": length, **_told(quality)})))
     return weights
+
+
+def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: float) -> None:
+    """Goes on to the next length of windows where it is time."""
+    stage = int(counts["stage"])
+    share = (stage + 1) / sum(range(1, len(recipe.lengths) + 1))
+    passed = quality.accuracy[0] >= recipe.gate
+    if stage + 1 < len(recipe.lengths) and (passed or used - counts["stage_began"] >= share):
+        counts.update(stage=stage + 1, stage_began=used)
 
 
 def _told(quality: Quality) -> dict[str, Any]:

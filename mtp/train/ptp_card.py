@@ -14,6 +14,7 @@ from mtp.models.verifier import Verifier
 from mtp.ptp.weights import PtpWeights, save_ptp
 from mtp.sampling import Sampling
 from mtp.train.held_out import NEW_TOKENS, acceptance
+from mtp.train.loop import restore
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
 from mtp.train.texts import Text
@@ -35,8 +36,7 @@ def export(
     second. Raises InputError where the run has no checkpoint yet.
     """
     state = load_checkpoint(run_folder)
-    for name, module in weights.modules.items():
-        module.load_state_dict(state[name])
+    restore(weights.modules, state)
     parameters = [p for module in weights.modules.values() for p in module.parameters()]
     with torch.no_grad():
         for parameter in parameters:
@@ -52,9 +52,9 @@ def export(
     folder = out / f"{base}-{config.variant}"
     card: dict[str, Any] = {
         "settings": read_settings(run_folder),
-        "steps": state["progress"][0],
-        "minutes": round(state["progress"][1] / 60, 1),
-        "rows": state["progress"][2],
+        "steps": state["progress"]["step"],
+        "minutes": round(state["progress"]["seconds"] / 60, 1),
+        "rows": int(state["progress"]["counts"]["rows"]),
         "parameters": sum(p.numel() for p in parameters),
         "held_out": vars(quality),
         "software": software(),

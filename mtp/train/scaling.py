@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from transformers import DynamicCache, LlamaForCausalLM
 
@@ -25,6 +24,7 @@ from mtp.ptp.intervals import training_shares
 from mtp.records.scaling import Point, Scaling, Trained
 from mtp.sampling import Sampling
 from mtp.train.byte_recipe import Shape, build_model
+from mtp.train.loop import Loop
 from mtp.train.muon import Muon
 from mtp.train.ptp import check_corpus
 from mtp.train.ptp_rows import (
@@ -40,7 +40,6 @@ from mtp.train.run_folder import RunFolder, read_curve
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts
 
-CLIP = 1.0
 SIZES = "64/1/1,96/2/2,128/2/2,192/3/3,256/4/4"  # hidden, layers, heads, as the paper's
 HELD_OUT_SEED = 2**31
 
@@ -80,15 +79,16 @@ class Drafter:
     noise: NoiseEmbedding
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
-        """All that is trained."""
-        return [*self.model.parameters(), *self.noise.parameters()]
+    def size(self) -> int:
+        """How many parameters it has."""
+        return sum(p.numel() for p in [*self.model.parameters(), *self.noise.parameters()])
 
     def optimizers(self, recipe: Recipe) -> list[Optimizer]:
         """Muon for the layers' matrices, AdamW for the rest."""
         inner = [p for n, p in self.model.named_parameters() if p.ndim == 2 and ".layers." in n]
         chosen = {id(p) for p in inner}
-        rest = [p for p in self.parameters if id(p) not in chosen]
+        every = [*self.model.parameters(), *self.noise.parameters()]
+        rest = [p for p in every if id(p) not in chosen]
         return [
             Muon(inner, recipe.learning_rate, weight_decay=0.05),
             AdamW(rest, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
@@ -134,27 +134,18 @@ def train(
 ) -> Drafter:
     """Trains one drafter in `folder`; goes on from the checkpoint that is there."""
     settings = dataclasses.asdict(recipe) | {"weights_sha256": base_sha256}
-    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     drafter = build(recipe)
-    optimizers = drafter.optimizers(recipe)
-    step, seconds, seen = 0, 0.0, 0
-    state = run_folder.load()
-    if state is not None:
-        drafter.model.load_state_dict(state["model"])
-        drafter.noise.load_state_dict(state["noise"])
-        for optimizer, old in zip(optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(old)
-        step, seconds, seen = state["progress"]
-    rng = np.random.default_rng([recipe.seed, step])
+    loop = Loop(
+        RunFolder(folder, settings, free=("minutes", "steps")),
+        recipe,
+        {"model": drafter.model, "noise": drafter.noise},
+        drafter.optimizers(recipe),
+        save_every,
+        rows=0,
+    )
+    rng = np.random.default_rng([recipe.seed, loop.progress.step])
     source = batches(training, rng, recipe.texts, recipe.context)
-    before, started = seconds, time.monotonic()
-    saved = started
-    while recipe.used(step, seconds) < 1:
-        rate = recipe.rate(step, seconds)
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            optimizer.zero_grad(set_to_none=True)
+    for _ in loop:
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         found = read(base, next(source), recipe.sampling)
         count = max(1, recipe.rows // recipe.length)
@@ -163,36 +154,15 @@ def train(
         noise = noise_of(found, windows, shares)
         logits = drafter.rows(drafter.text(found.ids), windows, noise)
         loss = loss_of("o-ptp", found, windows, logits, recipe.sampling, recipe.discount)
-        loss.backward()
-        nn.utils.clip_grad_norm_(drafter.parameters, CLIP)
-        for optimizer in optimizers:
-            optimizer.step()
-        step, seen = step + 1, seen + int(windows.counted.sum())
-        seconds = before + time.monotonic() - started
-        if recipe.used(step, seconds) >= 1 or time.monotonic() - saved > save_every:
+        loop.update(loss, rows=int(windows.counted.sum()))
+        if loop.due:
             brought = tokens_per_call(drafter, base, held_out, recipe)
-            line = {
-                "step": step,
-                "seconds": seconds,
-                "rows": seen,
-                "loss": loss.item(),
-                "tokens_per_call": brought,
-            }
-            run_folder.save(
-                {
-                    "model": drafter.model.state_dict(),
-                    "noise": drafter.noise.state_dict(),
-                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
-                    "progress": [step, seconds, seen],
-                },
-                line,
-            )
+            line = loop.save({"tokens_per_call": brought})
             report(
-                f"{recipe.hidden}/{recipe.layers}/{recipe.heads}, step {step}, "
-                f"{seconds / 60:.1f} min, {seen / 1e6:.2f}M rows: loss {loss.item():.3f}, "
-                f"{brought:.2f} tokens per call held out"
+                f"{recipe.hidden}/{recipe.layers}/{recipe.heads}, step {line['step']}, "
+                f"{line['seconds'] / 60:.1f} min, {line['rows'] / 1e6:.2f}M rows: loss "
+                f"{line['loss']:.3f}, {brought:.2f} tokens per call held out"
             )
-            saved = time.monotonic()
     return drafter
 
 
@@ -292,10 +262,12 @@ def run(args: argparse.Namespace) -> int:
             report=lambda line: print(line, file=sys.stderr, flush=True),
         )
         points = tuple(
-            Point(line["rows"], round(line["seconds"] / 60, 2), round(line["tokens_per_call"], 4))
+            Point(
+                int(line["rows"]), round(line["seconds"] / 60, 2), round(line["tokens_per_call"], 4)
+            )
             for line in read_curve(folder)
         )
-        trained.append(Trained(label, sum(p.numel() for p in drafter.parameters), points))
+        trained.append(Trained(label, drafter.size, points))
     study = Scaling(
         model=verifier.name,
         weights_sha256=verifier.weights_sha256,

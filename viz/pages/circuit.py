@@ -16,7 +16,7 @@ from mtp.models import catalog
 from mtp.records.circuit import Question
 from viz import circuit_shown, panel, shell
 from viz.circuit_shown import Shown, asked_from, look_at, view_of
-from viz.pages.common import owner_of, prompt_box, watch
+from viz.pages.common import busy, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
 from viz.texts import part, text
 
@@ -121,16 +121,16 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         found: dict[str, str] = {}
         job = _explore_into(found, desk, views, owner, model, dtype, question)
         async for words in watch(desk, job):
-            yield [words, _KEEP, _KEEP, *_busy(True)]
+            yield [words, _KEEP, _KEEP, *busy(True)]
         failure = job.failure()
         if failure is not None:
-            yield [shell.status(failure, "failed"), _KEEP, _KEEP, *_busy(False)]
+            yield [shell.status(failure, "failed"), _KEEP, _KEEP, *busy(False)]
             return
         key = found.get("view")
         words = text("circuit.done") if key else text("circuit.stopped")
         value = {"view": key, "ask": ask} if key else _KEEP
         line = shell.status(f"{words} {desk.loaded()}".strip())
-        yield [line, value, None if key else _KEEP, *_busy(False)]
+        yield [line, value, None if key else _KEEP, *busy(False)]
 
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
         """Makes the view that the controls ask for."""
@@ -269,7 +269,3 @@ def _explore_into(
             found["view"] = views.add(Shown(view))
 
     return desk.submit(work, owner)
-
-
-def _busy(busy: bool) -> list[Any]:
-    return [gr.update(interactive=not busy), gr.update(interactive=busy)]

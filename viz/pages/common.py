@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import gradio as gr
 
@@ -45,3 +46,8 @@ async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:
     finally:
         if not job.done:
             job.stop()
+
+
+def busy(working: bool) -> list[Any]:
+    """Updates of a page's start and stop buttons while the model works for it, or not."""
+    return [gr.update(interactive=not working), gr.update(interactive=working)]

@@ -13,7 +13,7 @@ from mtp.models import catalog
 from mtp.records.noise import Question
 from viz import noise_shown, panel, shell
 from viz.noise_shown import Shown, asked_from, head_of, look_at, sweep_at
-from viz.pages.common import owner_of, prompt_box, watch
+from viz.pages.common import busy, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
 from viz.texts import part, text
 
@@ -163,15 +163,15 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         found: dict[str, str] = {}
         job = _explore_into(found, desk, kept, owner, model, dtype, question)
         async for words in watch(desk, job):
-            yield [words, _KEEP, *_busy(True)]
+            yield [words, _KEEP, *busy(True)]
         failure = job.failure()
         if failure is not None:
-            yield [shell.status(failure, "failed"), _KEEP, *_busy(False)]
+            yield [shell.status(failure, "failed"), _KEEP, *busy(False)]
             return
         key = found.get("noise")
         words = text("noise.done") if key else text("noise.stopped")
         value = {"noise": key, "ask": ask} if key else _KEEP
-        yield [shell.status(f"{words} {desk.loaded()}".strip()), value, *_busy(False)]
+        yield [shell.status(f"{words} {desk.loaded()}".strip()), value, *busy(False)]
 
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
         """Reads the context that the controls say."""
@@ -284,7 +284,3 @@ def _explore_into(
             found["noise"] = kept.add(Shown(made, explorer=explorer))
 
     return desk.submit(work, owner)
-
-
-def _busy(busy: bool) -> list[Any]:
-    return [gr.update(interactive=not busy), gr.update(interactive=busy)]

@@ -14,7 +14,7 @@ from mtp.records.settings import Settings
 from viz import panel, shell
 from viz.drafter_choice import UNIONS
 from viz.figures import race as figures
-from viz.pages.common import owner_of, prompt_box, watch
+from viz.pages.common import busy, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
 from viz.texts import part, table, text
 
@@ -157,14 +157,14 @@ def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) 
         chosen = [str(name) for name in rest[1] or []]
         job = _race_into(found, desk, races, owner_of(request), model, dtype, chosen, base, laps)
         async for words in watch(desk, job):
-            yield [words, gr.skip(), *_busy(True)]
+            yield [words, gr.skip(), *busy(True)]
         failure = job.failure()
         if failure is not None:
-            yield [shell.status(failure, "failed"), gr.skip(), *_busy(False)]
+            yield [shell.status(failure, "failed"), gr.skip(), *busy(False)]
             return
         name = found.get("race")
         words = shell.status(text("race.over" if name else "race.stopped"))
-        yield [words, {"race": name} if name else gr.skip(), *_busy(False)]
+        yield [words, {"race": name} if name else gr.skip(), *busy(False)]
 
     start.click(
         run,
@@ -214,7 +214,3 @@ def _race_into(
             found["race"] = races.add(race)
 
     return desk.submit(work, owner)
-
-
-def _busy(busy: bool) -> list[Any]:
-    return [gr.update(interactive=not busy), gr.update(interactive=busy)]
