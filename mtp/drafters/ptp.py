@@ -59,21 +59,25 @@ class ParallelTokens:
         self.most = most
         self.budget = budget
         self.branching: Branching = branching
-        self.replaced = 0 if self.name == "c-ptp" else 1
-        """Rows at a branch's start whose token the verifier knows before they are of use."""
+        self.replaced = weights.config.replaced
         self._guesses: list[Guess] = []
         self._came_from: int | None = None
+        self._asked: tuple[Context, int] | None = None
+        """Of the last step: its context, and the position behind its root."""
         self._placed: tuple[Context, list[int]] | None = None
-        """Of the last step: its context, and the position whose noise each row reads."""
+        """Of the last step's noise rows: the context, and whose position's noise each reads."""
 
     @property
     def rows(self) -> int:
         """The most rows of a block: root, drafts, noise."""
         noise = self.most * self.most if self.branching == "full" else self.budget
+        if self.weights.adapter is None:
+            noise = 0
         return self.most + noise
 
     def propose(self, context: Context) -> Draft:
         """The chain of guesses, and noise rows behind each place where it may end."""
+        self._asked = (context, len(context.token_ids))
         if context.most_depth < 1:
             return Draft(budget_rows=self.rows, why_empty="One token is left to write.")
         guesses = self._guesses[: min(self.most - 1, context.most_depth)]
@@ -81,20 +85,24 @@ class ParallelTokens:
         q = [guess.q for guess in guesses if guess.q is not None]
         tree = chain(tokens, self.name, [g.log_q for g in guesses], q if q else None)
         sizes, ending = self._share(guesses, context)
+        empty = "The first forward only places noise rows; what they foresee is drafted next."
+        if self.weights.adapter is None:
+            empty = "Drafts start from a verified state; the first forward brings it."
         return Draft(
             tree=tree,
             probes=self._probes(sizes, context),
             budget_rows=self.rows,
             expected=1.0 + sum(p * d for d, p in enumerate(ending)),
             insight=self._insight(sizes, ending),
-            why_empty=None
-            if tokens
-            else "The first forward only places noise rows; what they foresee is drafted next.",
+            why_empty=None if tokens else empty,
         )
 
     def observe(self, outcome: Outcome, probes: ProbeOutput | None) -> None:
         """Reads the branch behind the deepest accepted draft; the others are dropped."""
         self._guesses, self._came_from = [], None
+        if self.weights.adapter is None:
+            self._by_head(outcome)
+            return
         if probes is None or outcome.draft.probes is None or self._placed is None:
             return
         context, positions = self._placed
@@ -106,19 +114,30 @@ class ParallelTokens:
         places = [positions[row] for row in rows]
         logits = probes.logits[rows]
         if self.weights.head is not None:
-            logits = self._through_head(outcome, probes, rows, places, context)
+            logits = self._above(outcome, probes.hidden[-1][rows], places, context)
         self._guesses = [
             self._guess(logits[slot], places[slot], context)
             for slot in range(self.replaced, len(rows))
         ]
 
-    def _through_head(
-        self,
-        outcome: Outcome,
-        probes: ProbeOutput,
-        rows: list[int],
-        places: list[int],
-        context: Context,
+    def _by_head(self, outcome: Outcome) -> None:
+        """Drafts behind the token written last, from the verified text alone: no branches."""
+        if self._asked is None:
+            return
+        context, behind = self._asked
+        first = behind + len(outcome.committed) - 1  # the place of the token written last
+        left = context.most_depth - len(outcome.committed)
+        count = min(self.most - 1, left) + self.replaced
+        if count <= self.replaced:
+            return
+        places = [first + slot for slot in range(count)]
+        logits = self._above(outcome, None, places, context)
+        self._guesses = [
+            self._guess(logits[slot], places[slot], context) for slot in range(self.replaced, count)
+        ]
+
+    def _above(
+        self, outcome: Outcome, states: Tensor | None, places: list[int], context: Context
     ) -> Tensor:
         """Logits (R, V) of a branch's rows above the head, which knows the token written last."""
         root = outcome.hidden[-1][outcome.deepest + 1]
@@ -126,8 +145,8 @@ class ParallelTokens:
         noise = [context.noise.u(place, "pick") for place in places]
         u = torch.tensor([noise], dtype=torch.float64, device=root.device)
         with torch.inference_mode():
-            states = probes.hidden[-1][rows][None]
-            return self.weights.foresee(self.backbone, states, root[None], token, u)[0]
+            rows = None if states is None else states[None]
+            return self.weights.foresee(self.backbone, rows, root[None], token, u)[0]
 
     def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
         """What a row foresees: logits (V,), and the position whose noise it read."""
@@ -146,6 +165,8 @@ class ParallelTokens:
     def _share(self, guesses: list[Guess], context: Context) -> tuple[list[int], list[float]]:
         """Rows of the branches behind 0, 1, … all drafts, and the chance that each is needed."""
         ending = chances_of_ending([guess.chance for guess in guesses])
+        if self.weights.adapter is None:
+            return [0] * len(ending), ending
         # Behind d drafts and the verifier's own token, so many can still count; rows see their
         # place's noise, and one of them may be needed only to be replaced.
         longest = [

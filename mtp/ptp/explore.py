@@ -132,18 +132,7 @@ class NoiseExplorer:
         weights = self.drafters[name]
         u = torch.tensor(noise, dtype=torch.float64, device=weights.noise.table.device)
         branches, length = u.shape
-        branch = np.repeat(np.arange(branches), length)
-        order = np.arange(branches * length)
-        sees = (branch[:, None] == branch[None, :]) & (order[None, :] <= order[:, None])
-        with torch.inference_mode():
-            embeds = weights.noise(u.flatten())
-        probes = Probes(
-            owner=(-1,) * len(order),
-            slot=tuple(int(place) for place in order % length),
-            embeds=embeds,
-            sees=sees,
-            adapter=weights.adapter,
-        )
+        probes = None if weights.adapter is None else _rows_of(weights, u)
         asked = (-1,) if weights.head is not None else ()
         block = Block(self._root, probes=probes, hidden_layers=asked)
         found = self.backbone.forward(block, self._cache)
@@ -154,7 +143,9 @@ class NoiseExplorer:
         if weights.head is None:
             rows = found.logits[1:].view(branches, length, -1)
         else:
-            states = found.hidden[-1][1:].view(branches, length, -1)
+            states = None
+            if weights.adapter is not None:
+                states = found.hidden[-1][1:].view(branches, length, -1)
             root = found.hidden[-1][:1].expand(branches, -1)
             with torch.inference_mode():
                 rows = weights.foresee(self.backbone, states, root, first, u)
@@ -277,6 +268,23 @@ class NoiseExplorer:
         return tuple(found)
 
 
+def _rows_of(weights: PtpWeights, u: Tensor) -> Probes:
+    """Noise rows for u (S, N): S branches behind the root."""
+    branches, length = u.shape
+    branch = np.repeat(np.arange(branches), length)
+    order = np.arange(branches * length)
+    sees = (branch[:, None] == branch[None, :]) & (order[None, :] <= order[:, None])
+    with torch.inference_mode():
+        embeds = weights.noise(u.flatten())
+    return Probes(
+        owner=(-1,) * len(order),
+        slot=tuple(int(place) for place in order % length),
+        embeds=embeds,
+        sees=sees,
+        adapter=weights.adapter,
+    )
+
+
 def explorer_of(
     verifier: Verifier, question: Question, stop: Callable[[], bool] = lambda: False
 ) -> NoiseExplorer:
@@ -342,7 +350,7 @@ def record(
         noises=NOISES,
         tallies=tallies,
         drafters={
-            name: DrafterFacts(one.config.expected(), int(one.config.variant != "c-ptp"))
+            name: DrafterFacts(one.config.expected(), one.config.replaced)
             for name, one in explorer.drafters.items()
         },
     )

@@ -33,9 +33,10 @@ class PtpConfig:
     """Which drafter this is, and what it was trained for.
 
     temperature, top_k and top_p give its noise its meaning. `longest` is the longest window it was
-    trained on; `head_layers` counts the layers of its noise head, 0 for none. `gains` is H(b),
-    b = 1, 2, …: how many drafts of a branch of b rows stood on held-out text. `stands` pairs a
-    confidence with the share of drafts that stood, rising.
+    trained on. `rank` is the adapter's, 0 for a drafter without noise rows in the base, which
+    drafts by its head alone; `head_layers` counts the layers of its noise head, 0 for none. `gains`
+    is H(b), b = 1, 2, …: how many drafts of a branch of b rows stood on held-out text. `stands`
+    pairs a confidence with the share of drafts that stood, rising.
     """
 
     variant: Variant
@@ -47,16 +48,21 @@ class PtpConfig:
     top_k: int = 0
     top_p: float = 1.0
     longest: int = 16
+    rank: int = 32
     head_layers: int = 0
     gains: tuple[float, ...] = ()
     stands: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def replaced(self) -> int:
+        """Rows at a branch's start whose token the verifier knows before they are of use."""
+        return 0 if self.variant == "c-ptp" else 1
 
     def expected(self) -> tuple[float, ...]:
         """H(b); before it has been measured, every row but a replaced first one counts whole."""
         if self.gains:
             return self.gains
-        replaced = 0 if self.variant == "c-ptp" else 1
-        return tuple(float(max(0, b - replaced)) for b in range(1, self.longest + 1))
+        return tuple(float(max(0, b - self.replaced)) for b in range(1, self.longest + 1))
 
     def chance(self, confidence: float) -> float:
         """The calibrated chance that a draft of this confidence stands."""
@@ -75,31 +81,46 @@ class PtpWeights:
     """A trained drafter, ready to run on its base."""
 
     config: PtpConfig
-    adapter: LowRankAdapter
+    adapter: LowRankAdapter | None
     noise: NoiseEmbedding
     head: NoiseHead | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a drafter that has neither adapter nor head."""
+        if self.adapter is None and self.head is None:
+            raise InputError("A PTP drafter has an adapter, a noise head, or both.")
 
     @property
     def modules(self) -> dict[str, nn.Module]:
         """What is trained, by name."""
-        found: dict[str, nn.Module] = {"adapter": self.adapter, "noise": self.noise}
+        found: dict[str, nn.Module] = {}
+        if self.adapter is not None:
+            found |= {"adapter": self.adapter, "noise": self.noise}
         return found if self.head is None else {**found, "head": self.head}
 
     def foresee(
-        self, backbone: Backbone, states: Tensor, root: Tensor, token_ids: Tensor, u: Tensor
+        self,
+        backbone: Backbone,
+        states: Tensor | None,
+        root: Tensor,
+        token_ids: Tensor,
+        u: Tensor,
     ) -> Tensor:
-        """Logits (B, L, V) of L noise rows in each of B branches, behind the head if there is one.
+        """Logits (B, L, V) of L noise rows in each of B branches above the head.
 
-        states (B, L, D) and root (B, D): final states of the rows and of the row each branch starts
-        behind. token_ids (B,): what the verifier picks there. u (B, L): the rows' noise. The first
-        row of O-PTP and of independent is for that very token, so that the head leaves it alone.
+        states (B, L, D): final states of the rows; None where the base has none, so that the head
+        starts from root (B, D), the final state of the row that each branch starts behind.
+        token_ids (B,): what the verifier picks there. u (B, L): the rows' noise. The first row of
+        O-PTP and of independent is for that very token, so that the head leaves it alone.
         """
-        if self.head is not None:
-            token = backbone.model.get_input_embeddings()(token_ids)
-            refined = self.head(states.float(), root.float(), token.float(), u)
-            kept = 0 if self.config.variant == "c-ptp" else 1
-            states = torch.cat([states[:, :kept].float(), refined[:, kept:]], dim=1)
-        return states.to(backbone.unembedding) @ backbone.unembedding.T
+        assert self.head is not None
+        if states is None:
+            states = root[:, None].expand(-1, u.shape[1], -1)
+        token = backbone.model.get_input_embeddings()(token_ids)
+        refined = self.head(states.float(), root.float(), token.float(), u)
+        kept = self.config.replaced
+        both = torch.cat([states[:, :kept].float(), refined[:, kept:]], dim=1)
+        return both.to(backbone.unembedding) @ backbone.unembedding.T
 
 
 def build_head(
@@ -130,8 +151,10 @@ def save_ptp(
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
     """Writes adapter, embedding, settings and card to a folder."""
-    save_adapter(weights.adapter, folder, base, dtype)
-    _save(weights.noise, folder / NOISE_FILE, dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    if weights.adapter is not None:
+        save_adapter(weights.adapter, folder, base, dtype)
+        _save(weights.noise, folder / NOISE_FILE, dtype)
     if weights.head is not None:
         _save(weights.head, folder / HEAD_FILE, dtype)
     words = json.dumps({"config": asdict(weights.config), "card": dict(card or {})}, indent=1)
@@ -151,11 +174,13 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
         )
     model = verifier.backbone.model
     noise, head = build_noise(config, model), build_head(config, model)
-    _load(noise, folder / NOISE_FILE)
+    adapter = None
+    if config.rank:
+        _load(noise, folder / NOISE_FILE)
+        adapter = load_adapter(folder, model)
     if head is not None:
         _load(head, folder / HEAD_FILE)
         head.to(model.device).eval()
-    adapter = load_adapter(folder, model)
     return PtpWeights(config, adapter, noise.to(model.device).eval(), head)
 
 

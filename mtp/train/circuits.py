@@ -83,7 +83,8 @@ def train(
 
     quick = look([text.cut(recipe.context) for text in held_out[:QUICK_TEXTS]])
     rng = np.random.default_rng([recipe.seed, step])
-    source = batches(training, rng, recipe.texts, recipe.context)
+    texts = [text.cut(recipe.context) for text in training]
+    source = batches(texts, rng, recipe.texts)
     before, started = seconds, time.monotonic()
     saved, losses = started, []
     while recipe.used(step, seconds) < 1:

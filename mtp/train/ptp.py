@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from mtp.errors import InputError
@@ -26,7 +27,7 @@ from mtp.train.completions import read_header
 from mtp.train.loop import Loop
 from mtp.train.muon import Muon
 from mtp.train.ptp_quality import Quality, measure
-from mtp.train.ptp_rows import choose_windows, loss_of, noise_of, predict, read
+from mtp.train.ptp_rows import Survey, choose_windows, loss_of, noise_of, predict, read
 from mtp.train.run_folder import RunFolder
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts
@@ -64,7 +65,7 @@ class Recipe(Schedule):
     top_k: int = 0
     top_p: float = 1.0
 
-    MAY_BE_ZERO = ("seed", "top_k", "head_layers", "below")
+    MAY_BE_ZERO = ("seed", "top_k", "rank", "head_layers", "below")
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for unknown variants, embeddings, lengths."""
@@ -75,6 +76,8 @@ class Recipe(Schedule):
             raise InputError(f"The embedding is one of {', '.join(EMBEDDINGS)}.")
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise InputError("The window lengths rise, such as 1,2,4,8,16.")
+        if not self.rank and not self.head_layers:
+            raise InputError("A PTP drafter has an adapter, a noise head, or both.")
         Sampling(self.temperature, self.top_k, self.top_p)
 
     @property
@@ -118,13 +121,16 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
         top_k=recipe.top_k,
         top_p=recipe.top_p,
         longest=recipe.lengths[-1],
+        rank=recipe.rank,
         head_layers=recipe.head_layers,
     )
     generator = torch.Generator().manual_seed(recipe.seed)
-    layers = range(int(backbone.config.num_hidden_layers))
-    adapter = LowRankAdapter(
-        backbone.model, layers, recipe.rank, recipe.rank, generator=generator
-    ).to(backbone.device)
+    adapter = None
+    if recipe.rank:
+        layers = range(int(backbone.config.num_hidden_layers))
+        adapter = LowRankAdapter(
+            backbone.model, layers, recipe.rank, recipe.rank, generator=generator
+        ).to(backbone.device)
     noise = build_noise(config, backbone.model, generator).to(backbone.device)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
@@ -134,8 +140,11 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
 
 def optimizers_of(weights: PtpWeights, recipe: Recipe) -> list[Optimizer]:
     """Muon for the matrices of adapter and head, AdamW for norms and noise embeddings."""
-    matrices = list(weights.adapter.parameters())
-    others = list(weights.noise.parameters())
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    if weights.adapter is not None:
+        matrices += weights.adapter.parameters()
+        others += weights.noise.parameters()
     if weights.head is not None:
         embedded = set(weights.head.noise.parameters())
         for parameter in weights.head.parameters():
@@ -177,12 +186,15 @@ def train(
     counts = loop.progress.counts
     quick = [text.cut(recipe.context) for text in held_out[:QUICK_TEXTS]]
     rng = np.random.default_rng([recipe.seed, loop.progress.step])
-    source = batches(training, rng, recipe.texts, recipe.context)
+    texts = [text.cut(recipe.context) for text in training]
+    survey = None if weights.adapter is not None else Survey(backbone, texts, recipe.sampling)
+    source = batches(texts, rng, recipe.texts)
     variant = weights.config.variant
     for _ in loop:
         length = recipe.lengths[int(counts["stage"])]
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        found = read(backbone, next(source), recipe.sampling)
+        chosen = next(source)
+        found = survey.read(chosen) if survey else read(backbone, chosen, recipe.sampling)
         count = max(1, recipe.rows // length)
         windows = choose_windows(found, count, length, generator, recipe.easy)
         shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
@@ -204,7 +216,7 @@ def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: 
     """Goes on to the next length of windows where it is time."""
     stage = int(counts["stage"])
     share = (stage + 1) / sum(range(1, len(recipe.lengths) + 1))
-    passed = quality.accuracy[0] >= recipe.gate
+    passed = quality.accuracy[quality.gated] >= recipe.gate
     if stage + 1 < len(recipe.lengths) and (passed or used - counts["stage_began"] >= share):
         counts.update(stage=stage + 1, stage_began=used)
 
@@ -212,6 +224,7 @@ def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: 
 def _told(quality: Quality) -> dict[str, Any]:
     return {
         "accuracy": list(quality.accuracy),
+        "gated": quality.gated,
         "shuffled": quality.shuffled,
         "ceiling": quality.ceiling,
         "leading": quality.leading,
@@ -221,9 +234,10 @@ def _told(quality: Quality) -> dict[str, Any]:
 def _sentence(line: dict[str, Any]) -> str:
     return (
         f"step {line['step']}, {line['seconds'] / 60:.1f} min, {line['rows'] / 1e6:.2f}M rows, "
-        f"windows of {line['length']}: loss {line['loss']:.3f}; held out: offset 1 "
-        f"{line['accuracy'][0]:.3f} (shuffled {line['shuffled']:.3f}, blind at most "
-        f"{line['ceiling']:.3f}), {line['leading']:.2f} right in a row"
+        f"windows of {line['length']}: loss {line['loss']:.3f}; held out: offset "
+        f"{line['gated'] + 1} {line['accuracy'][line['gated']]:.3f} (shuffled "
+        f"{line['shuffled']:.3f}, blind at most {line['ceiling']:.3f}), {line['leading']:.2f} "
+        "right in a row"
     )
 
 

@@ -76,7 +76,8 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     every = max(1, -(-len(card["curve"]) // CURVE_LINES))
     curve = "\n".join(
         f"| {line['step']} | {line['rows'] / 1e6:.2f} | {line['length']} | {line['loss']:.3f} "
-        f"| {line['accuracy'][0]:.3f} | {line['shuffled']:.3f} | {line['leading']:.2f} |"
+        f"| {line['accuracy'][quality.gated]:.3f} | {line['shuffled']:.3f} "
+        f"| {line['leading']:.2f} |"
         for line in card["curve"][::-1][::every][::-1]
     )
     by_offset = ", ".join(f"{value:.2f}" for value in quality.accuracy)
@@ -91,20 +92,28 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
         if value is not None and name not in ("weights_sha256",)
     )
     config = weights.config
+    parts = []
+    if weights.adapter is not None:
+        parts.append(f"a gated adapter of rank {config.rank} on every layer")
+    if weights.head is not None:
+        parts.append(f"a noise head of {config.head_layers} layers on the verifier's final state")
+    given = ""
+    if quality.gated:
+        given = " (offset 1 is the verifier's own pick, which the head is told)"
     return f"""# {base} {config.variant}
 
-Noise rows on the frozen model `{base}` (weights `{config.base_sha256[:16]}…`): a gated adapter of
-rank {weights.adapter.rank} on every layer and a {config.embedding} noise embedding,
+Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
+{" and ".join(parts)}, {config.embedding} noise embedding;
 {card["parameters"]:,} parameters, stored as bfloat16. Trained for temperature
 {config.temperature}, top-k {config.top_k}, top-p {config.top_p}; at other settings the text is as
 exact and fewer drafts stand.
 
 ## Does it read its noise?
 
-On {quality.windows:,} held-out windows with known noise, offset 1 is right in
-{quality.accuracy[0]:.3f}; with another's noise in {quality.shuffled:.3f}; a drafter blind to its
-noise can reach {quality.ceiling:.3f}. By offset: {by_offset}. Right in a row from the start:
-{quality.leading:.2f} of {config.longest}.
+On {quality.windows:,} held-out windows with known noise, offset {quality.gated + 1}{given}
+is right in {quality.accuracy[quality.gated]:.3f}; with another's noise in {quality.shuffled:.3f}; a
+drafter blind to its noise can reach {quality.ceiling:.3f}. By offset: {by_offset}.
+Right in a row from the start: {quality.leading:.2f} of {config.longest}.
 
 ## Decoding
 
@@ -124,7 +133,7 @@ with
 python -m mtp train ptp --data CORPUS --folder RUN {options}
 ```
 
-| step | M rows | window | loss | offset 1 | shuffled | right in a row |
+| step | M rows | window | loss | offset {quality.gated + 1} | shuffled | right in a row |
 |---|---|---|---|---|---|---|
 {curve}
 """

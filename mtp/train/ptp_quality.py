@@ -24,12 +24,15 @@ COUNT = 16  # windows a text
 class Quality:
     """Shares over held-out windows with known, uniform noise.
 
-    accuracy[j]: offset j + 1 right. shuffled: offset 1 right when the noise is another's. ceiling:
-    what a drafter blind to its noise can reach there, the mean of the base's largest probability.
+    accuracy[j]: offset j + 1 right. `gated` is the first offset (from 0) at which the drafter has
+    to read its noise: a head is told the verifier's own pick, offset 1. shuffled: right there when
+    the noise is another's. ceiling: what a drafter blind to its noise can reach there, the mean of
+    the base's largest probability.
     leading: mean number of right tokens from the start. gains: H(b). stands: calibration.
     """
 
     accuracy: tuple[float, ...]
+    gated: int
     shuffled: float
     ceiling: float
     leading: float
@@ -54,7 +57,8 @@ def measure(
     right: list[Tensor] = []
     sure: list[Tensor] = []
     counts: list[Tensor] = []
-    shuffled, ceiling, first = 0.0, 0.0, 0
+    shuffled, ceiling, asked_there = 0.0, 0.0, 0
+    gated = weights.config.replaced if weights.head is not None else 0
     for start in range(0, len(texts), ROWS):
         found = read(backbone, texts[start : start + ROWS], sampling)
         windows = choose_windows(found, COUNT, asked, generator)
@@ -62,6 +66,7 @@ def measure(
         noise = noise_of(found, windows, shares)
         logits = predict(backbone, weights, found, windows, noise).logits
         hit, confidence, counted = _judged(weights, found, windows, logits, sampling, noise)
+        hit[:, :gated] = True
         right.append(hit[:, :length])
         sure.append(confidence[:, :length])
         counts.append(counted[:, :length])
@@ -69,22 +74,24 @@ def measure(
         other = noise.flatten()[order].view_as(noise)
         logits = predict(backbone, weights, found, windows, other).logits
         missed, _, _ = _judged(weights, found, windows, logits, sampling, other)
-        shuffled += float((missed & counted)[:, 0].sum())
+        there = counted[:, gated] if length > gated else counted[:, 0] & False
+        shuffled += float((missed[:, min(gated, length - 1)] & there).sum())
         roots = windows.place.view(-1, windows.length)[:, 0].view(len(found.ids), -1)
         shift = int(weights.config.variant == "c-ptp")
-        at = (roots + shift).clamp(max=found.ids.shape[1] - 1)
+        at = (roots + gated + shift).clamp(max=found.ids.shape[1] - 1)
         best = final_probabilities(found.logits, sampling).amax(-1).gather(1, at)
-        ceiling += float((best.flatten() * counted[:, 0]).sum())
-        first += int(counted[:, 0].sum())
+        ceiling += float((best.flatten() * there).sum())
+        asked_there += int(there.sum())
     hits, confidences, known = torch.cat(right), torch.cat(sure), torch.cat(counts)
     accuracy = (hits & known).sum(0) / known.sum(0).clamp(min=1)
-    replaced = 0 if weights.config.variant == "c-ptp" else 1
+    replaced = weights.config.replaced
     whole = known.all(1)
     lead = (hits & known).long().cumprod(1).sum(1).double()
     return Quality(
         accuracy=tuple(round(float(value), 4) for value in accuracy),
-        shuffled=round(shuffled / max(1, first), 4),
-        ceiling=round(ceiling / max(1, first), 4),
+        gated=min(gated, length - 1),
+        shuffled=round(shuffled / max(1, asked_there), 4),
+        ceiling=round(ceiling / max(1, asked_there), 4),
         leading=round(float(lead[whole].mean()) if bool(whole.any()) else 0.0, 4),
         gains=_gains(hits[whole], replaced),
         stands=_calibration(hits, confidences, known, replaced),

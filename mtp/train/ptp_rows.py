@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as fn
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -16,6 +16,8 @@ from mtp.ptp.intervals import drawable, intervals, noise_inside
 from mtp.ptp.weights import PtpWeights, Variant
 from mtp.sampling import Sampling, final_probabilities
 from mtp.train.texts import Text, in_answers, padded
+
+SURVEYED = 16  # texts a forward
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Read:
     logits: Tensor
     states: Tensor
     doubt: Tensor
-    cache: DynamicCache
+    cache: DynamicCache | None
 
 
 @torch.no_grad()
@@ -59,6 +61,56 @@ def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
     places = in_answers(texts, ids.shape[1]).to(ids.device) & drawable(low, high)
     unsure = fn.pad(torch.stack(doubt), (0, 1))
     return Read(ids, places, low, high, logits, out.hidden_states[-1], unsure, cache)
+
+
+class Survey:
+    """Texts as the frozen base reads them, read once and kept: enough for drafters without an
+    adapter, whose training then needs no forward of the base.
+
+    It holds a final state (D,) and a few numbers for every token.
+    """
+
+    def __init__(self, backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> None:
+        self._backbone = backbone
+        self._kept: dict[int, Read] = {}
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index].ids))
+        for start in range(0, len(order), SURVEYED):
+            group = order[start : start + SURVEYED]
+            found = read(backbone, [texts[index] for index in group], sampling)
+            for row, index in enumerate(group):
+                size = len(texts[index].ids)
+                self._kept[id(texts[index])] = Read(
+                    ids=found.ids[row, :size].clone(),
+                    places=found.places[row, :size].clone(),
+                    low=found.low[row, :size].clone(),
+                    high=found.high[row, :size].clone(),
+                    logits=torch.empty(0),
+                    states=found.states[row, :size].to(torch.bfloat16),
+                    doubt=found.doubt[row, :size].clone(),
+                    cache=None,
+                )
+
+    def read(self, texts: Sequence[Text]) -> Read:
+        """What `read` gives for some of the texts, without its cache."""
+        kept = [self._kept[id(text)] for text in texts]
+
+        def padded_with(name: str, value: float) -> Tensor:
+            parts = [getattr(one, name) for one in kept]
+            return nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value)
+
+        states = padded_with("states", 0.0).to(self._backbone.dtype)
+        with torch.no_grad():
+            logits = states @ self._backbone.unembedding.T
+        return Read(
+            padded_with("ids", -1),
+            padded_with("places", False),
+            padded_with("low", 0.0),
+            padded_with("high", 0.0),
+            logits,
+            states,
+            padded_with("doubt", 0.0),
+            None,
+        )
 
 
 @dataclass(frozen=True)
@@ -135,6 +187,9 @@ def predict(
 
     The cache of `found` is left as it was.
     """
+    if weights.adapter is None:
+        return Predicted(_above(backbone, weights, found, windows, noise, None), None)
+    assert found.cache is not None
     cache = DynamicCache()
     for index, layer in enumerate(found.cache.layers):
         assert isinstance(layer, DynamicLayer)
@@ -151,20 +206,33 @@ def predict(
         )
     if weights.head is None:
         return Predicted(out.logits, None)
-    rows, length = out.logits.shape[1], windows.length
+    above = _above(backbone, weights, found, windows, noise, out.hidden_states[-1])
+    return Predicted(above, out.logits)
+
+
+def _above(
+    backbone: Backbone,
+    weights: PtpWeights,
+    found: Read,
+    windows: Windows,
+    noise: Tensor,
+    states: Tensor | None,
+) -> Tensor:
+    """Logits (B, N · L, V) above the head, which is given the roots' states and next tokens."""
+    batch, rows = noise.shape
+    length, width = windows.length, found.states.shape[2]
     roots = windows.place[:, ::length]  # (B, N)
-    width = found.states.shape[2]
     behind = found.states.gather(1, roots[:, :, None].expand(-1, -1, width))
     following = (roots + 1).clamp(max=found.ids.shape[1] - 1)
     token = found.ids.gather(1, following).clamp(min=0)
     logits = weights.foresee(
         backbone,
-        out.hidden_states[-1].view(-1, length, width),
+        None if states is None else states.reshape(-1, length, width),
         behind.flatten(0, 1),
         token.flatten(),
         noise.view(-1, length),
     )
-    return Predicted(logits.view(-1, rows, logits.shape[2]), out.logits)
+    return logits.view(batch, rows, logits.shape[2])
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,8 @@ def train(
         rows=0,
     )
     rng = np.random.default_rng([recipe.seed, loop.progress.step])
-    source = batches(training, rng, recipe.texts, recipe.context)
+    texts = [text.cut(recipe.context) for text in training]
+    source = batches(texts, rng, recipe.texts)
     for _ in loop:
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         found = read(base, next(source), recipe.sampling)

@@ -48,19 +48,17 @@ def read_texts(paths: Sequence[Path], vocabulary: Vocabulary) -> tuple[list[Text
     return training, held_out
 
 
-def batches(
-    texts: Sequence[Text], rng: np.random.Generator, rows: int, context: int
-) -> Iterator[list[Text]]:
-    """Endless batches of `rows` texts of like length, cut after `context` tokens.
+def batches(texts: Sequence[Text], rng: np.random.Generator, rows: int) -> Iterator[list[Text]]:
+    """Endless batches of `rows` texts of like length.
 
     Each pass takes every text once, in an order of its own.
     """
+    lengths = np.array([len(text.ids) for text in texts])
     while True:
-        lengths = np.array([min(len(text.ids), context) for text in texts])
-        order = np.argsort(lengths + rng.random(len(texts)) * context / 8)  # like, not sorted
+        order = np.argsort(lengths + rng.random(len(texts)) * lengths.max() / 8)  # like, not sorted
         groups = [order[start : start + rows] for start in range(0, len(order), rows)]
         for group in rng.permutation(len(groups)):
-            yield [texts[index].cut(context) for index in groups[group]]
+            yield [texts[index] for index in groups[group]]
 
 
 def padded(texts: Sequence[Text]) -> Tensor:

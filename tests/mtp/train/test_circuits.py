@@ -49,7 +49,8 @@ def test_texts_are_prompt_and_answer_in_the_models_tokens(data, verifier):
     places = in_answers([training[0], text], ids.shape[1])
     assert places[1].nonzero()[0] == text.answer - 1  # it predicts the answer's first token
     assert places[1].nonzero()[-1] == len(text.ids) - 2
-    passes = batches(training, np.random.default_rng(0), 10, 40)
+    cut = [one.cut(40) for one in training]
+    passes = batches(cut, np.random.default_rng(0), 10)
     seen = [one for _ in range(8) for one in next(passes)]
     assert len(seen) == 78 and len({one.prompt for one in seen}) == 78
     assert max(len(one.ids) for one in seen) == 40

@@ -22,6 +22,7 @@ from mtp.train.ptp_card import export
 from mtp.train.ptp_quality import measure
 from mtp.train.ptp_rows import (
     Predicted,
+    Survey,
     choose_windows,
     loss_of,
     noise_of,
@@ -70,11 +71,13 @@ def texts(data, verifier):
     return read_texts(data, verifier.vocabulary)
 
 
-def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0):
-    recipe = Recipe(variant=variant, steps=1, head_layers=head_layers, **SMALL)
+def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0, rank=4):
+    recipe = Recipe(
+        **SMALL | {"variant": variant, "steps": 1, "head_layers": head_layers, "rank": rank}
+    )
     weights = build(recipe, verifier)
     generator = torch.Generator().manual_seed(1)
-    for one in weights.adapter.up:
+    for one in weights.adapter.up if weights.adapter is not None else ():
         one.data = up * torch.randn(one.shape, generator=generator)
     if weights.head is not None:
         torch.nn.init.normal_(weights.head.out.weight, std=up, generator=generator)
@@ -104,12 +107,12 @@ def test_windows_see_their_text_and_themselves_only(texts, verifier):
 
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
-@pytest.mark.parametrize("head_layers", [0, 2])
-def test_a_training_row_is_a_decoding_row(variant, head_layers, texts, verifier):
+@pytest.mark.parametrize(("head_layers", "rank"), [(0, 4), (2, 4), (2, 0)])
+def test_a_training_row_is_a_decoding_row(variant, head_layers, rank, texts, verifier):
     """A packed window gives the logits that the drafter's block gives for that prefix and noise,
     and what it guesses from them once the next token is known.
     """
-    weights = weights_for(verifier, variant, head_layers=head_layers)
+    weights = weights_for(verifier, variant, head_layers=head_layers, rank=rank)
     text = texts[0][0]
     found = read(verifier.backbone, [text], SAMPLING)
     windows = choose_windows(found, 5, 4, torch.Generator().manual_seed(0))
@@ -145,15 +148,33 @@ def test_a_training_row_is_a_decoding_row(variant, head_layers, texts, verifier)
         ),
         ProbeOutput(apart.logits[1:], {layer: h[1:] for layer, h in apart.hidden.items()}),
     )
+    assert len(drafter._guesses) >= 3
     if variant == "c-ptp":
         wanted = final_probabilities(together[rows], SAMPLING)
-        for guess, q in zip(drafter._guesses, wanted, strict=True):
+        for guess, q in zip(drafter._guesses, wanted, strict=rank > 0):  # a head drafts 3 of 4
             torch.testing.assert_close(guess.q, q, atol=1e-3, rtol=0)
     else:
         best = together[rows][1:].log_softmax(-1).max(-1)
         assert [guess.token for guess in drafter._guesses] == best.indices.tolist()
         mine = torch.tensor([guess.log_q for guess in drafter._guesses])
         torch.testing.assert_close(mine, best.values, atol=1e-3, rtol=0)
+
+
+def test_a_survey_reads_as_the_base_does(texts, verifier):
+    some = [text.cut(60) for text in texts[0][:20]]
+    survey = Survey(verifier.backbone, some, SAMPLING)
+    chosen = [some[3], some[11]]
+    kept, found = survey.read(chosen), read(verifier.backbone, chosen, SAMPLING)
+    for name in ("ids", "places"):
+        assert torch.equal(getattr(kept, name), getattr(found, name))
+    for name in ("low", "high", "doubt"):
+        torch.testing.assert_close(
+            getattr(kept, name)[found.places],
+            getattr(found, name)[found.places],
+            atol=1e-5,
+            rtol=0,
+        )
+    assert (kept.logits - found.logits)[found.places].abs().max() < 0.05 * found.logits.std()
 
 
 def test_what_rows_are_to_foresee(texts, verifier):
@@ -213,18 +234,22 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("variant", "head_layers"), [("o-ptp", 0), ("o-ptp", 1), ("c-ptp", 1), ("independent", 0)]
+    ("variant", "head_layers", "rank"),
+    [("o-ptp", 0, 4), ("o-ptp", 1, 4), ("c-ptp", 1, 0), ("independent", 1, 4)],
 )
 def test_training_helps_a_run_goes_on_and_ships(
-    variant, head_layers, texts, data, verifier, tmp_path
+    variant, head_layers, rank, texts, data, verifier, tmp_path
 ):
     training, held_out = texts
-    recipe = Recipe(variant=variant, steps=24, gate=1.1, head_layers=head_layers, **SMALL)
+    given = {"variant": variant, "steps": 24, "gate": 1.1, "head_layers": head_layers}
+    first = 1 if rank else 2  # a head alone has nothing to learn from offset 1
+    given["lengths"] = (first, 4)
+    recipe = Recipe(**SMALL | given | {"rank": rank})
     train(tmp_path / "run", verifier, training, held_out, replace(recipe, steps=12), save_every=0)
     weights = train(tmp_path / "run", verifier, training, held_out, recipe, save_every=0)
     curve = read_curve(tmp_path / "run")
     assert [line["step"] for line in curve] == list(range(1, 25))
-    assert {line["length"] for line in curve} == {1, 4}
+    assert {line["length"] for line in curve} == {first, 4}
     mean = [sum(line["loss"] for line in part) / len(part) for part in (curve[:3], curve[9:12])]
     assert mean[1] < mean[0]
     export(tmp_path / "run", tmp_path / "shelf", verifier, weights, training[:20], prompts=2)
@@ -256,7 +281,7 @@ def test_recipes_are_checked():
         ({"variant": "x"}, "The variant is one of"),
         ({"embedding": "x"}, "The embedding is one of"),
         ({"lengths": (4, 2)}, "The window lengths rise"),
-        ({"rank": 0}, "The rank is 0"),
+        ({"rank": 0}, "has an adapter, a noise head, or both"),
         ({"temperature": -1.0}, "temperature is -1"),
     ):
         with pytest.raises(InputError, match=said):
