@@ -24,15 +24,18 @@ def build() -> gr.Blocks:
         header = shell.settings()
         status = shell.status_line()
         with gr.Tabs() as tabs:
-            with gr.Tab(text("tab.decode"), id="decode"):
-                decode.build(desk, store, header, status, app)
-            with gr.Tab(text("tab.race"), id="race"):
-                race.build(desk, Kept(), header, status)
-            with gr.Tab(text("tab.noise"), id="noise"):
-                noise.build(desk, header, status, app)
-            with gr.Tab(text("tab.circuit"), id="circuit"):
-                circuit.build(desk, header, status, app)
-        tabs.select(None, None, None, js=shell.REMEMBER_TAB)
+            opened = {}
+            for name in shell.TABS:
+                opened[name] = gr.Tab(text(f"tab.{name}"), id=name)
+                opened[name].select(None, None, None, js=shell.remember_tab(name))
+        with opened["decode"]:
+            decode.build(desk, store, header, status, app)
+        with opened["race"]:
+            race.build(desk, Kept(), header, status)
+        with opened["noise"]:
+            noise.build(desk, header, status, app)
+        with opened["circuit"]:
+            circuit.build(desk, header, status, app)
         app.load(shell.chosen_tab, None, tabs, show_progress="hidden")
 
         def leave(request: gr.Request) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from mtp.errors import InputError, TraceError
+from mtp.models.catalog import DEFAULT_MODEL
 from mtp.ptp.allocate import allocate, chances_of_ending
 from mtp.records.noise import Foreseen, NoiseRecord, NoiseView, Sweep
 from mtp.records.scaling import Scaling
@@ -113,7 +114,7 @@ def head_of(shown: Shown) -> dict[str, Any]:
         "tally": _tally(record),
         "tally_said": text("noise.tally.said", noises=record.noises, places=len(record.view.noise)),
         "study": _study(STUDY, record.model),
-        "none": "" if record.drafters else text("noise.none", model=record.model),
+        "none": "" if record.drafters else _none_for(record.model),
     }  # fmt: skip
 
 
@@ -171,6 +172,11 @@ def sweep_at(sweep: Sweep, now: float) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _none_for(model: str) -> str:
+    said = text("noise.none", model=model)
+    return said if model == DEFAULT_MODEL else f"{said} {text('noise.none.choose')}"
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,13 @@ def plotly_head() -> str:
     return f'<script defer src="/gradio_api/file={PLOTLY_SCRIPT}"></script>'
 
 
-def scripts(*names: str) -> str:
-    """Scripts of assets/js, one after another, as one function body."""
-    return "\n".join((ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in names)
+def scripts(*names: str, **given: Any) -> str:
+    """Scripts of assets/js, one after another, as one function body; they read what is `given` as
+    GIVEN. A component's own properties would be lost: an update that comes before its tab has been
+    opened takes their place.
+    """
+    parts = [(ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in names]
+    return "\n".join([f"const GIVEN = {json.dumps(given)};", *parts])
 
 
 def markup(name: str) -> str:

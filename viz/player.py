@@ -37,17 +37,17 @@ def player(
         value=value,
         html_template=panel.markup("player"),
         js_on_load=panel.scripts(
-            "page", "figure", "player_text", "player_figures", "player_node", "player"
+            "page", "figure", "player_text", "player_figures", "player_node", "player",
+            texts=part("player.", "count.", "node.", "table.", "timeline.", "depth."),
+            tree_template=panel.plain_figure(draft_tree.template()),
+            timeline_template=panel.plain_figure(timeline.template(table())),
+            owns_address=owns_address,
+            controls=controls,
         ),
         server_functions=[_steps_of(store), _trace_of(store)],
         apply_default_css=False,
         elem_id=elem_id,
-        texts=part("player.", "count.", "node.", "table.", "timeline.", "depth."),
-        tree_template=panel.plain_figure(draft_tree.template()),
-        timeline_template=panel.plain_figure(timeline.template(table())),
-        owns_address=owns_address,
-        controls=controls,
-    )
+    )  # fmt: skip
 
 
 def _steps_of(store: Store) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import uuid
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mtp.records.settings import Settings
 
 log = logging.getLogger("draftscope")
+WARM_AFTER = 4.0  # seconds after a page was asked for
 MOST_KEPT = 64  # for browsers to look at
 
 T = TypeVar("T")
@@ -78,6 +80,7 @@ class Desk:
         self._line: list[Job] = []
         self._lock = threading.Lock()
         self._loaded: tuple[tuple[str, str], Verifier] | None = None
+        self._warm: set[str] = set()
 
     def submit(self, work: Callable[[Job], Any], owner: str) -> Job:
         """Puts work in the line. It gets its job, to tell its progress and see the stop flag.
@@ -132,6 +135,17 @@ class Desk:
         verifier = load_verifier(name, precision)
         self._loaded = ((name, precision), verifier)
         return verifier
+
+    def warm_up(self, module: str = "mtp.run") -> None:
+        """Has the worker import what runs need, soon: not while a page is being drawn."""
+        if module in self._warm:
+            return
+        self._warm.add(module)
+        timer = threading.Timer(
+            WARM_AFTER, lambda: self._pool.submit(importlib.import_module, module)
+        )
+        timer.daemon = True
+        timer.start()
 
     def loaded(self) -> str:
         """The held model in words; empty while there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,13 +21,14 @@ DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 TABS = ("decode", "race", "noise", "circuit")
 
-# Puts the tab that is looked at into the address bar.
-REMEMBER_TAB = """() => {
-  const tab = document.querySelector('[role=tab][aria-selected=true]')?.dataset.tabId;
+
+def remember_tab(tab: str) -> str:
+    """A script that puts the tab that was opened into the address bar."""
+    return f"""() => {{
   const query = new URLSearchParams(location.search);
-  if (tab) query.set('tab', tab);
-  history.replaceState(null, '', `${location.pathname}?${query}`);
-}"""
+  query.set('tab', {json.dumps(tab)});
+  history.replaceState(null, '', `${{location.pathname}}?${{query}}`);
+}}"""
 
 
 def chosen_tab(request: gr.Request) -> Any:
@@ -178,11 +180,11 @@ def status_line() -> gr.HTML:
         status(text("status.ready")),
         elem_id="status",
         js_on_load=(
+            f"const idle = {json.dumps(status(text('status.ready')))};"
             "element.addEventListener('click', (event) => {"
-            " if (event.target.closest('[data-dismiss]')) props.value = props.idle; });"
+            " if (event.target.closest('[data-dismiss]')) props.value = idle; });"
         ),
         apply_default_css=False,
-        idle=status(text("status.ready")),
     )
 
 

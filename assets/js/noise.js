@@ -196,6 +196,7 @@ function draw(name) {
     const width = Math.max(find("board").clientWidth, SIDE + COLUMN * look.noise.length);
     layout.width = width;
     find("board").style.setProperty("--ds-board", `${width}px`);
+    find("sliders").style.setProperty("--ds-slider", `${layout.height - layout.margin.t - layout.margin.b + 12}px`);
     find("sliders").style.inset = `${layout.margin.t}px 0 ${layout.margin.b}px ${SIDE}px`;
   } else {
     layout.width = Math.max(frame.clientWidth - 2, name === "sweep" ? 560 : 260);

@@ -1,6 +1,6 @@
 // What every script on a page shares: texts, elements, definitions that show on hover or focus.
 
-const TEXTS = props.texts;
+const TEXTS = GIVEN.texts;
 
 // Plotly puts the page's address into its clip paths when there is a <base>; they would break each
 // time the address changes. Gradio's <base href="./"> says what holds without it.
@@ -98,7 +98,7 @@ function table(heads, rows) {
 
 // The page's controls, which Gradio made elsewhere, take their place beside the picture.
 function placeControls() {
-  const controls = props.controls && document.getElementById(props.controls);
+  const controls = GIVEN.controls && document.getElementById(GIVEN.controls);
   if (controls) find("slot").append(controls);
-  else if (props.controls) requestAnimationFrame(placeControls);
+  else if (GIVEN.controls) requestAnimationFrame(placeControls);
 }

@@ -61,7 +61,7 @@ function take(part) {
   // A long run is drawn when its first steps are here and when all are, not in between.
   if (!first && run.steps.length < part.total && part.state !== "live") return;
   find("controls").disabled = false;
-  if (first && wanted.step !== null) {
+  if (wanted.step !== null && (part.state !== "live" || run.steps.length > wanted.step)) {
     at.following = false;
     [at.step, at.moment] = [wanted.step, wanted.moment];
     wanted.step = null;
@@ -202,7 +202,7 @@ function fullscreen() {
 function rememberPlace() {
   // What was only shown, not asked for, must not overwrite the link that was pasted.
   if (run.state === "recorded" && !run.touched) return;
-  if (!props.owns_address || !run.link || element.offsetParent === null) return;
+  if (!GIVEN.owns_address || !run.link || element.offsetParent === null) return;
   const query = new URLSearchParams(run.link);
   query.set("step", at.step + 1);
   query.set("moment", MOMENTS[at.moment]);
@@ -235,7 +235,7 @@ function onKey(event) {
 
 function onValue() {
   const value = props.value;
-  if (!props.owns_address) element.closest(".block").dataset.shown = String(Boolean(value?.run));
+  if (!GIVEN.owns_address) element.closest(".block").dataset.shown = String(Boolean(value?.run));
   if (!value || !value.run) return;
   if (value.step) Object.assign(wanted, { step: value.step - 1, moment: Math.max(0, MOMENTS.indexOf(value.moment ?? "committed")) });
   if (value.run !== run.id) reset(value.run);

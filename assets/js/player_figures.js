@@ -6,7 +6,7 @@ function drawTree(step, moment) {
   const area = figureArea("tree");
   const frame = find("tree-frame");
   const arrays = step.tree_arrays;
-  const template = props.tree_template;
+  const template = GIVEN.tree_template;
   const data = template.data.map((trace, index) => ({ ...trace, ...arrays.moments[moment][index] }));
   // A long chain is pressed together as far as its labels allow before the frame scrolls.
   const width = Math.max(Math.ceil(arrays.width * SQUEEZE), frame.clientWidth - 2);
@@ -25,7 +25,14 @@ function drawTree(step, moment) {
   area.setAttribute("aria-label", find("caption").textContent);
   if (moment === "drafted") frame.scrollLeft = 0;
   else if (width > frame.clientWidth) frame.scrollLeft = (deepestAccepted(step) < 0 ? 0 : arrays.moments.verified.at(-1).x.at(-1) * SQUEEZE) - frame.clientWidth / 2;
+  frame.scrollTop = moment === "drafted" ? 0 : lowestSettled(arrays, slack) - frame.clientHeight;
   if (!find("tree-table").hidden) find("tree-table").replaceChildren(treeTable(step));
+}
+
+// Where the verifier's own token ends, in px from the tree's top: a tall tree scrolls down to it.
+function lowestSettled(arrays, slack) {
+  const own = arrays.moments.verified.at(-1).y?.at(-1);
+  return own === undefined || own === null ? 0 : slack - own + RING + 18;
 }
 
 // Around the node that was chosen.
@@ -90,7 +97,7 @@ function timelineArrays() {
 
 function drawTimeline() {
   const area = figureArea("timeline");
-  const template = props.timeline_template;
+  const template = GIVEN.timeline_template;
   const arrays = timelineArrays();
   const data = template.data.map((trace, index) => ({ ...trace, ...arrays[index] }));
   const width = find("timeline-frame").clientWidth;

@@ -51,7 +51,7 @@ function nodeDetails(step, node) {
   parts.push(make("p", { class: "ds-why" }, whyNode(step, node)));
   const decided = tree.status[node] === "unreached" ? null : step.committed[tree.depths[node]];
   if (decided) parts.push(...strip(step, decided, node), ...candidates(step, tree.parents[node]));
-  if (tree.status[node] === "rejected" && props.owns_address) {
+  if (tree.status[node] === "rejected" && GIVEN.owns_address) {
     parts.push(
       make("button", { class: "ds-button", type: "button", onclick: () => trigger("follow", { run: run.id, step: at.step, node }) }, TEXTS["player.follow"]),
     );

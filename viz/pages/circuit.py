@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -21,35 +19,34 @@ from viz.runs import Desk, Job, Kept
 from viz.texts import part, text
 
 WINDOWS = (LONGEST, "8", "16")
-WARM_AFTER = 2.0  # seconds after a view is shown: torch is imported for the first question
 MOST_VIEWS = 16  # each holds its circuit's numbers
 _KEEP = gr.skip()
 
 
-def circuit_panel(views: Kept[Shown], first: str | None) -> gr.HTML:
+def circuit_panel(desk: Desk, views: Kept[Shown], first: str | None) -> gr.HTML:
     """A component that shows the view named in its value, {"view", "ask"}."""
     return gr.HTML(
         value={"view": first} if first else None,
         html_template=panel.markup("circuit"),
-        js_on_load=panel.scripts("page", "figure", "circuit"),
-        server_functions=[_view_of(views), _look_of(views), _file_of(views)],
+        js_on_load=panel.scripts(
+            "page", "figure", "circuit",
+            texts=part("circuit.", "player.data", "player.p", "player.json", "player.nothing_yet",
+                       "player.link"),
+            controls="circuit-controls",
+        ),
+        server_functions=[_view_of(desk, views), _look_of(views), _file_of(views)],
         apply_default_css=False,
         elem_id="circuit-view",
-        texts=part("circuit.", "player.data", "player.p", "player.json", "player.nothing_yet",
-                   "player.link"),
-        controls="circuit-controls",
     )  # fmt: skip
 
 
-def _view_of(views: Kept[Shown]) -> Any:
+def _view_of(desk: Desk, views: Kept[Shown]) -> Any:
     def circuit_view(key: str) -> dict[str, Any]:
         """The parts of a view that stay; makes ready for the first question."""
         shown = views.get(key)
         if shown is None:
             return {"error": text("circuit.error.gone")}
-        ready = threading.Timer(WARM_AFTER, importlib.import_module, ["mtp.circuits.view"])
-        ready.daemon = True
-        ready.start()
+        desk.warm_up("mtp.circuits.view")
         return view_of(shown)
 
     return circuit_view
@@ -109,7 +106,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             start = gr.Button(text("circuit.start"), variant="primary", elem_id="circuit-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="circuit-stop")
         gr.HTML(f'<p class="ds-dim ds-note">{text("circuit.note")}</p>', apply_default_css=False)
-    view = circuit_panel(views, first)
+    view = circuit_panel(desk, views, first)
     fields = [prompt, answer, circuit, window]
     buttons = [start, stop]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}

@@ -180,6 +180,7 @@ class Actions:
         """Fills the page from its address: fields, status, player, run, stop, check, shown,
         recorded.
         """
+        self.desk.warm_up()
         query = dict(request.query_params)
         place = {"step": _step(query.get("step")), "moment": query.get("moment")}
         if not query.get("prompt"):

@@ -27,13 +27,15 @@ def noise_panel(desk: Desk, kept: Kept[Shown], first: str | None) -> gr.HTML:
     return gr.HTML(
         value={"noise": first} if first else None,
         html_template=panel.markup("noise"),
-        js_on_load=panel.scripts("page", "figure", "noise"),
+        js_on_load=panel.scripts(
+            "page", "figure", "noise",
+            texts=part("noise.", "player.data", "player.p", "player.json", "player.nothing_yet",
+                       "player.link"),
+            controls="noise-controls",
+        ),
         server_functions=[_head_of(kept), _look_of(desk, kept), _sweep_of(desk, kept)],
         apply_default_css=False,
         elem_id="noise-view",
-        texts=part("noise.", "player.data", "player.p", "player.json", "player.nothing_yet",
-                   "player.link"),
-        controls="noise-controls",
     )  # fmt: skip
 
 
@@ -197,7 +199,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             return
         ask = ask_from(query)
         if not query.get("behind"):
-            name = query.get("noises") or (recorded[0] if recorded else "")
+            name = query.get("noises") or (recorded[0] if recorded else None)
+            if name is None:
+                yield nothing
+                return
             try:
                 key = noise_shown.keep_recorded(name, kept)
             except TraceError as error:

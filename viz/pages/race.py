@@ -28,13 +28,14 @@ def race_view(races: Kept[Race]) -> gr.HTML:
     return gr.HTML(
         value=None,
         html_template=panel.markup("race"),
-        js_on_load=panel.scripts("page", "figure", "race"),
+        js_on_load=panel.scripts(
+            "page", "figure", "race",
+            texts=part("race.", "player.", "count.", "table."), controls="race-controls",
+        ),
         server_functions=[_race_of(races)],
         apply_default_css=False,
         elem_id="race-view",
-        texts=part("race.", "player.", "count.", "table."),
-        controls="race-controls",
-    )
+    )  # fmt: skip
 
 
 def _race_of(races: Kept[Race]) -> Any:
