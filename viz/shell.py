@@ -23,9 +23,17 @@ TABS = ("decode", "race", "noise", "circuit")
 
 
 def remember_tab(tab: str) -> str:
-    """A script that puts the tab that was opened into the address bar."""
+    """A script that puts the tab that was opened into the address bar.
+
+    The first tab opens by itself before the one that the address names: that is not remembered.
+    """
     return f"""() => {{
   const query = new URLSearchParams(location.search);
+  const known = {json.dumps(TABS)}.includes(query.get('tab'));
+  const named = known ? query.get('tab') : {json.dumps(TABS[0])};
+  if (!window.draftscopeTab && named !== {json.dumps(tab)} && {json.dumps(tab == TABS[0])}) return;
+  window.draftscopeTab = {json.dumps(tab)};
+  if (!query.has('tab') && {json.dumps(tab == TABS[0])}) return;
   query.set('tab', {json.dumps(tab)});
   history.replaceState(null, '', `${{location.pathname}}?${{query}}`);
 }}"""

@@ -49,6 +49,7 @@ function showHead() {
   find("drafter").value = look.drafter;
   find("budget").value = look.budget;
   const drafts = head.names.length > 1;
+  element.classList.toggle("ds-without-drafters", !drafts);
   find("drafter-box").hidden = !drafts;
   element.querySelector('[data-figure="sweep"]').hidden = !drafts;
   element.querySelector('[data-figure="branches"]').hidden = !drafts;
@@ -56,6 +57,7 @@ function showHead() {
   find("studied").textContent = head.study?.said ?? "";
   draw("scaling");
   find("ask").disabled = false;
+  find("board").hidden = false;
   buildSliders();
 }
 

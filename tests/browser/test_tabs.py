@@ -24,3 +24,12 @@ def test_a_tab_opened_later_is_whole(visit, tab: str) -> None:  # type: ignore[n
     page.wait_for_url(f"**tab={name}**")
     page.get_by_role("tab", name="Decode").click()
     page.wait_for_url("**tab=decode**")
+
+
+@pytest.mark.parametrize("tab", ["race", "noise", "circuit"])
+def test_an_address_opens_its_tab(visit, tab: str) -> None:  # type: ignore[no-untyped-def]
+    page: Page = visit.page
+    page.goto(f"{visit.address}/?tab={tab}")
+    wanted = next(found for name, found in PAGES.values() if name == tab)
+    expect(page.locator(wanted).first).to_be_visible()
+    assert f"tab={tab}" in page.url
