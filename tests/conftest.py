@@ -137,14 +137,6 @@ def build(name: str) -> PreTrainedModel:
     return model
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests stay together, and so do all that drive the app: one app, one browser."""
-    for item in items:
-        group = "browser" if item.get_closest_marker("browser") else item.location[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def tiny() -> Callable[[str], PreTrainedModel]:
     """Tiny models by name, each built once."""
