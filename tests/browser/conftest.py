@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
@@ -27,6 +27,7 @@ ARGUMENTS = [
 ]
 START_SECONDS = 120.0
 WAIT_MS = 60_000  # a shared machine can be slow; what is waited for is a state, never a time
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
-SLOW_MS = 60_000  # a shared machine can be slow
 PAGES = {
     "Race": ("race", "#race-prompt textarea"),
     "Noise": ("noise", '#noise-view [data-part="strips-plot"] .main-svg'),
@@ -21,7 +20,7 @@ def test_a_tab_opened_later_is_whole(visit, tab: str) -> None:  # type: ignore[n
     page.wait_for_timeout(1500)  # all that a fresh page asks for has been answered
     page.get_by_role("tab", name=tab).click()
     name, wanted = PAGES[tab]
-    expect(page.locator(wanted).first).to_be_attached(timeout=SLOW_MS)
+    expect(page.locator(wanted).first).to_be_attached()
     page.wait_for_url(f"**tab={name}**")
     page.get_by_role("tab", name="Decode").click()
     page.wait_for_url("**tab=decode**")
@@ -32,5 +31,5 @@ def test_an_address_opens_its_tab(visit, tab: str) -> None:  # type: ignore[no-u
     page: Page = visit.page
     page.goto(f"{visit.address}/?tab={tab}")
     wanted = next(found for name, found in PAGES.values() if name == tab)
-    expect(page.locator(wanted).first).to_be_visible(timeout=SLOW_MS)
+    expect(page.locator(wanted).first).to_be_visible()
     assert f"tab={tab}" in page.url
