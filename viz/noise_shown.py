@@ -219,7 +219,7 @@ def _cells(foreseen: tuple[Foreseen, ...]) -> list[dict[str, Any]]:
         about = text(
             "noise.cell.foreseen", p=f"{one.probability:.3g}", verifier=f"{one.verifier:.3g}"
         )
-        impossible = place > 0 and one.verifier < 1e-3
+        impossible = place > 0 and one.impossible
         if impossible:
             about += " " + text("noise.cell.impossible")
         cells.append({"text": visible(one.text), "state": state, "about": about,

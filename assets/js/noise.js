@@ -57,7 +57,6 @@ function showHead() {
   find("studied").textContent = head.study?.said ?? "";
   draw("scaling");
   find("ask").disabled = false;
-  find("board").hidden = false;
   buildSliders();
 }
 

@@ -64,8 +64,8 @@ class ParallelTokens:
         self._came_from: int | None = None
         self._asked: tuple[Context, int] | None = None
         """Of the last step: its context, and the position behind its root."""
-        self._placed: tuple[Context, list[int]] | None = None
-        """Of the last step's noise rows: the context, and whose position's noise each reads."""
+        self._positions: list[int] = []
+        """Of the last step's noise rows: whose position's noise each reads."""
 
     @property
     def rows(self) -> int:
@@ -100,18 +100,20 @@ class ParallelTokens:
     def observe(self, outcome: Outcome, probes: ProbeOutput | None) -> None:
         """Reads the branch behind the deepest accepted draft; the others are dropped."""
         self._guesses, self._came_from = [], None
+        if self._asked is None:
+            return
+        context, behind = self._asked
         if self.weights.adapter is None:
-            self._by_head(outcome)
+            self._by_head(outcome, context, behind)
             return
-        if probes is None or outcome.draft.probes is None or self._placed is None:
+        if probes is None or outcome.draft.probes is None:
             return
-        context, positions = self._placed
         owners = outcome.draft.probes.owner
         rows = [row for row, owner in enumerate(owners) if owner == outcome.deepest]
         self._came_from = len(outcome.accepted) if len(rows) > self.replaced else None
         if self._came_from is None:
             return
-        places = [positions[row] for row in rows]
+        places = [self._positions[row] for row in rows]
         logits = probes.logits[rows]
         if self.weights.head is not None:
             logits = self._above(outcome, probes.hidden[-1][rows], places, context)
@@ -120,11 +122,11 @@ class ParallelTokens:
             for slot in range(self.replaced, len(rows))
         ]
 
-    def _by_head(self, outcome: Outcome) -> None:
-        """Drafts behind the token written last, from the verified text alone: no branches."""
-        if self._asked is None:
-            return
-        context, behind = self._asked
+    def _by_head(self, outcome: Outcome, context: Context, behind: int) -> None:
+        """Drafts behind the token written last, from the verified text alone: no branches.
+
+        behind: the position behind the last step's root.
+        """
         first = behind + len(outcome.committed) - 1  # the place of the token written last
         left = context.most_depth - len(outcome.committed)
         count = min(self.most - 1, left) + self.replaced
@@ -186,7 +188,7 @@ class ParallelTokens:
         slot = [j for size in sizes for j in range(size)]
         first = len(context.token_ids)  # the position behind the root
         positions = [first + int(d) + j for d, j in zip(branch, slot, strict=True)]
-        self._placed = (context, positions)
+        self._positions = positions
         if not positions:
             return None
         noise = [context.noise.u(position, "pick") for position in positions]

@@ -17,6 +17,7 @@ from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Mode, Vocabulary
 from mtp.ptp.weights import VARIANTS, PtpWeights, load_ptp, shelved
 from mtp.records.noise import (
+    IMPOSSIBLE,
     DrafterFacts,
     Foreseen,
     NoiseRecord,
@@ -32,7 +33,6 @@ from mtp.tree import DraftTree, Probes
 
 STRIP = 8  # most probable tokens of a strip
 SWEPT = 48  # values of a sweep
-IMPOSSIBLE = 1e-3  # below this, the verifier's probability of a token calls it impossible
 NOISES = 40  # draws of a tally
 MOST_PLACES = 16
 SHOWN = 240  # bytes of the context that a view shows
@@ -370,10 +370,10 @@ def _picked(p: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def impossible_pairs(foreseen: Sequence[Foreseen]) -> float:
     """The share of adjacent tokens of which the verifier finds the second one impossible behind
-    the first: its probability there is below 1e-3.
+    the first.
     """
     later = foreseen[1:]
-    return sum(one.verifier < IMPOSSIBLE for one in later) / len(later) if later else 0.0
+    return sum(one.impossible for one in later) / len(later) if later else 0.0
 
 
 def _check(noise: Sequence[float]) -> None:

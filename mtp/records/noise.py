@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from mtp.records import versioned
 
 VERSION = 1
+IMPOSSIBLE = 1e-3  # below this, the verifier's probability of a token calls it impossible
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,11 @@ class Foreseen:
     chance: float
     verifier: float
     picked: bool
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the verifier calls the token impossible behind those before it."""
+        return self.verifier < IMPOSSIBLE
 
 
 @dataclass(frozen=True)
