@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from mtp.train.byte_tokenizer import END_ID, PAD_ID, VOCABULARY
-from mtp.train.muon import Muon
+from mtp.train.muon import optimizers_for
 from mtp.train.schedule import Schedule
 
 # Of the budget, trained on windows half as long and twice as many: attention is a third of a step
@@ -67,10 +67,4 @@ def build_model(shape: Shape, seed: int) -> LlamaForCausalLM:
 
 def build_optimizers(model: nn.Module, recipe: Recipe) -> list[Optimizer]:
     """Muon for the layers' matrices; AdamW for embeddings, output head and norms."""
-    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
-    chosen = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in chosen]
-    return [
-        Muon(matrices, recipe.learning_rate, weight_decay=recipe.weight_decay),
-        AdamW(rest, recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    return optimizers_for(model, recipe.learning_rate, recipe.weight_decay)

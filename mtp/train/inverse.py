@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from transformers import LlamaForCausalLM
 
 from mtp.decode import software
@@ -30,7 +30,7 @@ from mtp.train.byte_lm import loss_bits
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.inverse_rows import losses, own_noise, split
 from mtp.train.loop import Loop, restore
-from mtp.train.muon import Muon
+from mtp.train.muon import optimizers_for
 from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings
 from mtp.train.schedule import Schedule
 
@@ -73,14 +73,11 @@ class Pair:
 
     def optimizers(self, recipe: Recipe) -> list[Optimizer]:
         """Muon for the layers' matrices of each, AdamW for the rest."""
-        made: list[Optimizer] = []
-        for model, more in ((self.model, [*self.noise.parameters()]), (self.twin, [])):
-            inner = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
-            chosen = {id(p) for p in inner}
-            rest = [p for p in model.parameters() if id(p) not in chosen] + more
-            made.append(Muon(inner, recipe.learning_rate, weight_decay=0.05))
-            made.append(AdamW(rest, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0))
-        return made
+        rate = recipe.learning_rate
+        return [
+            *optimizers_for(self.model, rate, 0.05, self.noise.parameters()),
+            *optimizers_for(self.twin, rate, 0.05),
+        ]
 
     @property
     def modules(self) -> dict[str, nn.Module]:

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
 # Coefficients of the quintic Newton-Schulz step, chosen for speed at zero (Jordan et al. 2024).
 _QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -25,6 +25,24 @@ def orthogonal(matrices: Tensor) -> Tensor:
         square = x @ x.mT
         x = a * x + (b * square + c * square @ square) @ x
     return x if wide else x.mT
+
+
+def optimizers_for(
+    model: nn.Module,
+    learning_rate: float,
+    weight_decay: float,
+    more: Iterable[nn.Parameter] = (),
+) -> list[Optimizer]:
+    """Muon for the matrices of a model's layers; AdamW for embeddings, output head, norms and
+    `more` parameters, without decay.
+    """
+    inner = [p for n, p in model.named_parameters() if p.ndim == 2 and ".layers." in n]
+    chosen = {id(p) for p in inner}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    return [
+        Muon(inner, learning_rate, weight_decay=weight_decay),
+        AdamW([*rest, *more], learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
 
 
 class Muon(Optimizer):

@@ -19,7 +19,6 @@ from mtp.errors import InputError
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.ptp.embedding import EMBEDDINGS
-from mtp.ptp.intervals import training_shares
 from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_head, build_noise
 from mtp.sampling import Sampling
 from mtp.train import ptp_card
@@ -27,7 +26,7 @@ from mtp.train.completions import read_header
 from mtp.train.loop import Loop
 from mtp.train.muon import Muon
 from mtp.train.ptp_quality import Quality, measure
-from mtp.train.ptp_rows import Survey, choose_windows, loss_of, noise_of, predict, read
+from mtp.train.ptp_rows import Survey, draw_windows, loss_of, predict, read
 from mtp.train.run_folder import RunFolder
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts
@@ -195,10 +194,7 @@ def train(
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         chosen = next(source)
         found = survey.read(chosen) if survey else read(backbone, chosen, recipe.sampling)
-        count = max(1, recipe.rows // length)
-        windows = choose_windows(found, count, length, generator, recipe.easy)
-        shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
-        noise = noise_of(found, windows, shares)
+        windows, noise = draw_windows(found, recipe.rows, length, generator, recipe.easy)
         foreseen = predict(backbone, weights, found, windows, noise)
         asked = (recipe.sampling, recipe.discount)
         loss = loss_of(variant, found, windows, foreseen.logits, *asked)

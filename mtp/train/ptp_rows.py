@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mtp.models.backbone import Backbone
-from mtp.ptp.intervals import drawable, intervals, noise_inside
+from mtp.ptp.intervals import drawable, intervals, noise_inside, training_shares
 from mtp.ptp.weights import PtpWeights, Variant
 from mtp.sampling import Sampling, final_probabilities
 from mtp.train.texts import Text, in_answers, padded
@@ -168,6 +168,17 @@ def noise_of(found: Read, windows: Windows, shares: Tensor) -> Tensor:
     """u (B, N · L) of the windows' tokens, each at a share (B, N · L) of its interval."""
     low, high = (end.gather(1, windows.place) for end in (found.low, found.high))
     return noise_inside(low, high, shares.to(low.device))
+
+
+def draw_windows(
+    found: Read, rows: int, length: int, generator: torch.Generator, easy: float = 1.0
+) -> tuple[Windows, Tensor]:
+    """About `rows` noise rows of training in each text: windows as `choose_windows` gives, and
+    their noise (B, N · L), at training's shares of its intervals.
+    """
+    windows = choose_windows(found, max(1, rows // length), length, generator, easy)
+    shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
+    return windows, noise_of(found, windows, shares)
 
 
 @dataclass(frozen=True)

@@ -12,28 +12,26 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from transformers import DynamicCache, LlamaForCausalLM
 
 from mtp.decode import software
 from mtp.errors import InputError
-from mtp.models.backbone import Backbone
 from mtp.models.verifier import load_verifier
 from mtp.ptp.embedding import EMBEDDINGS, NoiseEmbedding
-from mtp.ptp.intervals import training_shares
 from mtp.records.scaling import Point, Scaling, Trained
 from mtp.sampling import Sampling
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.loop import Loop
-from mtp.train.muon import Muon
+from mtp.train.muon import optimizers_for
 from mtp.train.ptp import check_corpus
 from mtp.train.ptp_rows import (
     Read,
+    Survey,
     Windows,
-    choose_windows,
+    draw_windows,
     loss_of,
     noise_of,
-    read,
     windows_behind,
 )
 from mtp.train.run_folder import RunFolder, read_curve
@@ -85,14 +83,8 @@ class Drafter:
 
     def optimizers(self, recipe: Recipe) -> list[Optimizer]:
         """Muon for the layers' matrices, AdamW for the rest."""
-        inner = [p for n, p in self.model.named_parameters() if p.ndim == 2 and ".layers." in n]
-        chosen = {id(p) for p in inner}
-        every = [*self.model.parameters(), *self.noise.parameters()]
-        rest = [p for p in every if id(p) not in chosen]
-        return [
-            Muon(inner, recipe.learning_rate, weight_decay=0.05),
-            AdamW(rest, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
-        ]
+        more = self.noise.parameters()
+        return optimizers_for(self.model, recipe.learning_rate, 0.05, more)
 
     def text(self, ids: Tensor) -> DynamicCache:
         """Keys and values of texts (B, S), −1 behind an end."""
@@ -123,7 +115,7 @@ def build(recipe: Recipe) -> Drafter:
 
 def train(
     folder: Path,
-    base: Backbone,
+    survey: Survey,
     base_sha256: str,
     training: Sequence[Text],
     held_out: Sequence[Text],
@@ -132,7 +124,10 @@ def train(
     save_every: float = 120.0,
     report: Callable[[str], None] = lambda line: None,
 ) -> Drafter:
-    """Trains one drafter in `folder`; goes on from the checkpoint that is there."""
+    """Trains one drafter in `folder`; goes on from the checkpoint that is there.
+
+    survey: of all the texts, which are no longer than the recipe's context.
+    """
     settings = dataclasses.asdict(recipe) | {"weights_sha256": base_sha256}
     drafter = build(recipe)
     loop = Loop(
@@ -144,20 +139,16 @@ def train(
         rows=0,
     )
     rng = np.random.default_rng([recipe.seed, loop.progress.step])
-    texts = [text.cut(recipe.context) for text in training]
-    source = batches(texts, rng, recipe.texts)
+    source = batches(training, rng, recipe.texts)
     for _ in loop:
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        found = read(base, next(source), recipe.sampling)
-        count = max(1, recipe.rows // recipe.length)
-        windows = choose_windows(found, count, recipe.length, generator)
-        shares = training_shares(windows.place.numel(), generator).view_as(windows.place)
-        noise = noise_of(found, windows, shares)
+        found = survey.read(next(source))
+        windows, noise = draw_windows(found, recipe.rows, recipe.length, generator)
         logits = drafter.rows(drafter.text(found.ids), windows, noise)
         loss = loss_of("o-ptp", found, windows, logits, recipe.sampling, recipe.discount)
         loop.update(loss, rows=int(windows.counted.sum()))
         if loop.due:
-            brought = tokens_per_call(drafter, base, held_out, recipe)
+            brought = tokens_per_call(drafter, survey, held_out, recipe)
             line = loop.save({"tokens_per_call": brought})
             report(
                 f"{recipe.hidden}/{recipe.layers}/{recipe.heads}, step {line['step']}, "
@@ -169,7 +160,7 @@ def train(
 
 @torch.no_grad()
 def tokens_per_call(
-    drafter: Drafter, base: Backbone, texts: Sequence[Text], recipe: Recipe
+    drafter: Drafter, survey: Survey, texts: Sequence[Text], recipe: Recipe
 ) -> float:
     """Tokens a verifier call brings on held-out samples, whose noise is drawn in their intervals.
 
@@ -179,11 +170,11 @@ def tokens_per_call(
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
     calls, tokens = 0, 0
     for start in range(0, len(texts), recipe.texts):
-        cut = [text.cut(recipe.context) for text in texts[start : start + recipe.texts]]
-        found = read(base, cut, recipe.sampling)
+        some = texts[start : start + recipe.texts]
+        found = survey.read(some)
         shares = torch.rand(found.ids.shape, generator=generator, dtype=torch.float64)
-        roots = torch.tensor([text.answer - 1 for text in cut])
-        ends = torch.tensor([len(text.ids) - 1 for text in cut])
+        roots = torch.tensor([text.answer - 1 for text in some])
+        ends = torch.tensor([len(text.ids) - 1 for text in some])
         while bool((roots < ends).any()):
             active = roots < ends
             right = _right(drafter, found, roots.clamp(max=found.ids.shape[1] - 2), shares, recipe)
@@ -247,17 +238,22 @@ def run(args: argparse.Namespace) -> int:
     ]
     verifier = load_verifier(args.model, None)
     check_corpus(args.data, verifier, recipes[0].sampling)
-    training, held_out = read_texts(args.data, verifier.vocabulary)
+    training, held_out = (
+        [text.cut(args.context) for text in texts]
+        for texts in read_texts(args.data, verifier.vocabulary)
+    )
+    held_out = held_out[: args.prompts]
+    survey = Survey(verifier.backbone, [*training, *held_out], recipes[0].sampling)
     trained = []
     for recipe in recipes:
         label = f"{recipe.hidden}/{recipe.layers}/{recipe.heads}"
         folder = args.folder / label.replace("/", "-")
         drafter = train(
             folder,
-            verifier.backbone,
+            survey,
             verifier.weights_sha256,
             training,
-            held_out[: args.prompts],
+            held_out,
             recipe,
             save_every=args.save_every,
             report=lambda line: print(line, file=sys.stderr, flush=True),
@@ -274,7 +270,7 @@ def run(args: argparse.Namespace) -> int:
         weights_sha256=verifier.weights_sha256,
         temperature=recipes[0].temperature,
         length=recipes[0].length,
-        prompts=len(held_out[: args.prompts]),
+        prompts=len(held_out),
         software=software(),
         sizes=tuple(trained),
     )

@@ -9,6 +9,7 @@ from torch.nn import functional as fn
 from mtp.errors import InputError, TraceError
 from mtp.records.scaling import Point, Scaling, Trained
 from mtp.train import scaling
+from mtp.train.ptp_rows import Survey, read
 from mtp.train.run_folder import read_curve
 from mtp.train.scaling import Recipe, build, sizes_from, tokens_per_call, train
 from tests.mtp.train.test_ptp import data, texts, verifier  # noqa: F401 (fixtures)
@@ -27,8 +28,9 @@ RECIPE = Recipe(
 
 
 def test_a_run_learns_and_goes_on(texts, verifier, tmp_path):  # noqa: F811
-    training, held_out = texts
-    given = (verifier.backbone, "base", training, held_out)
+    training, held_out = ([text.cut(80) for text in part] for part in texts)
+    survey = Survey(verifier.backbone, [*training, *held_out], RECIPE.sampling)
+    given = (survey, "base", training, held_out)
     train(tmp_path / "run", *given, replace(RECIPE, steps=12), save_every=0)
     train(tmp_path / "run", *given, RECIPE, save_every=0)
     curve = read_curve(tmp_path / "run")
@@ -43,6 +45,7 @@ def test_a_call_brings_what_is_right_in_a_row_and_one_more(texts, verifier, monk
     """
     held_out = [text.cut(80) for text in texts[0][:6]]
     drafter = build(RECIPE)
+    survey = Survey(verifier.backbone, held_out, RECIPE.sampling)
 
     def foresees(shift):
         def right(_drafter, found, roots, _shares, recipe):
@@ -57,17 +60,17 @@ def test_a_call_brings_what_is_right_in_a_row_and_one_more(texts, verifier, monk
     monkeypatch.setattr(scaling, "_right", foresees(0))
     lengths = [len(text.ids) - text.answer for text in held_out]
     calls = sum(-(-length // 5) for length in lengths)
-    oracle = tokens_per_call(drafter, verifier.backbone, held_out, RECIPE)
+    oracle = tokens_per_call(drafter, survey, held_out, RECIPE)
     assert oracle == pytest.approx(sum(lengths) / calls, rel=0.1)  # places no noise can pick
     monkeypatch.setattr(scaling, "_right", foresees(1))
-    assert tokens_per_call(drafter, verifier.backbone, held_out, RECIPE) == 1
+    assert tokens_per_call(drafter, survey, held_out, RECIPE) == 1
 
 
 def test_rows_are_a_forward_of_text_and_noise(texts, verifier):  # noqa: F811
     """The packed window gives what the same rows behind the same tokens give alone."""
     drafter = build(RECIPE)
     text = texts[0][0].cut(60)
-    found = scaling.read(verifier.backbone, [text], RECIPE.sampling)
+    found = read(verifier.backbone, [text], RECIPE.sampling)
     roots = torch.tensor([[text.answer, text.answer + 5]])
     windows = scaling.windows_behind(found, roots, 4)
     u = torch.rand(1, 8, dtype=torch.float64)
