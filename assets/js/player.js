@@ -4,6 +4,7 @@ const MOMENTS = ["drafted", "verified", "committed"];
 const PAUSE = { drafted: 900, verified: 900, committed: 600 }; // ms shown while playing
 const run = { id: null, info: null, steps: [], state: "empty", label: "", link: {} };
 const at = { step: 0, moment: 2, node: null, following: true, playing: null };
+const narrow = window.matchMedia("(max-width: 640px)");
 let pulling = null;
 
 function reset(id) {
@@ -67,6 +68,8 @@ function take(part) {
     wanted.step = null;
   }
   if (part.state === "live") run.wasLive = true;
+  // On a small screen what a run writes is far below the button that started it.
+  if (first && part.state === "live" && narrow.matches) element.scrollIntoView({ block: "start" });
   if (at.following && run.wasLive && !at.playing) at.step = run.steps.length - 1;
   at.step = Math.min(at.step, run.steps.length - 1);
   show();

@@ -148,7 +148,8 @@ class ParallelTokens:
         u = torch.tensor([noise], dtype=torch.float64, device=root.device)
         with torch.inference_mode():
             rows = None if states is None else states[None]
-            return self.weights.foresee(self.backbone, rows, root[None], token, u)[0]
+            asked = (rows, root[None], token, u, context.sampling)
+            return self.weights.foresee(self.backbone, *asked)[0]
 
     def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
         """What a row foresees: logits (V,), and the position whose noise it read."""

@@ -148,7 +148,7 @@ class NoiseExplorer:
                 states = found.hidden[-1][1:].view(branches, length, -1)
             root = found.hidden[-1][:1].expand(branches, -1)
             with torch.inference_mode():
-                rows = weights.foresee(self.backbone, states, root, first, u)
+                rows = weights.foresee(self.backbone, states, root, first, u, self.sampling)
         if weights.config.variant == "c-ptp":
             p = final_probabilities(rows[:, :-1], self.sampling)
             tokens, likely, sure = _picked(p, u[:, 1:])

@@ -1,27 +1,34 @@
-"""Layers above the noise rows, for what is known by the time their drafts are wanted."""
+"""A layer above the noise rows that picks: noise turns each row's distribution into its token."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as fn
 from transformers import LlamaConfig, LlamaModel
 
-from mtp.ptp.embedding import NoiseEmbedding
+from mtp.sampling import Sampling, cumulative, final_probabilities
 
 HEAD_WIDTH = 64  # of one attention head
 MLP = 3  # times the hidden size
+FIRST_WIDTH = 0.1  # of a soft edge, before training
+UNREAD = 0.1  # share of a soft pick that leaves the noise unread
 
 
-class NoiseHead(nn.Module):
-    """A few causal layers that refine a branch's noise rows (beyond the paper).
+class PickHead(nn.Module):
+    """A few causal layers above a branch's noise rows (beyond the paper).
 
     Noise rows run beside the tokens they continue, so that they meet neither the verifier's
     distribution behind their root nor the token it picks there. Once the forward is over both are
-    known: the head reads the root's final state, that token's embedding, the rows' final states and
-    their noise, and returns new states. At first it changes nothing.
+    known. The head reads the root's final state, the rows' final states, and in each row the token
+    before the one it foresees: the verifier's for the first, Pick(u, P̂) of the row before for the
+    others. So the noise decides what later rows are given, as it does in plain sampling.
+    At first the head changes no distribution.
     """
 
-    def __init__(self, hidden: int, layers: int, noise: NoiseEmbedding) -> None:
+    def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
         heads = max(1, hidden // HEAD_WIDTH)
         config = LlamaConfig(
@@ -38,20 +45,60 @@ class NoiseHead(nn.Module):
         self.body = LlamaModel(config)
         del self.body.embed_tokens  # it is given states, never tokens
         self.root = nn.Linear(hidden, hidden, bias=False)
-        self.token = nn.Linear(hidden, hidden, bias=False)
+        self.given = nn.Linear(hidden, hidden, bias=False)
         self.row = nn.Linear(hidden, hidden, bias=False)
-        self.noise = noise
         self.out = nn.Linear(hidden, hidden, bias=False)
         nn.init.zeros_(self.out.weight)
+        self.log_width = nn.Parameter(torch.tensor(FIRST_WIDTH).log())
 
-    def forward(self, states: Tensor, root: Tensor, token: Tensor, u: Tensor) -> Tensor:
+    def forward(self, states: Tensor, root: Tensor, given: Tensor) -> Tensor:
         """(B, L, D): the states of L noise rows in each of B branches, refined.
 
         states (B, L, D) and root (B, D): final states of the rows and of the row they start behind.
-        token (B, D): the embedding of the token picked at the root. u (B, L): the rows' noise.
+        given (B, L, D): embeddings of the tokens before those that the rows foresee, 0 for none.
         """
-        rows = self.row(states) + self.noise(u).to(states)
-        first = rows[:, :1] + self.token(token)[:, None]
-        line = torch.cat([self.root(root)[:, None], first, rows[:, 1:]], dim=1)
+        rows = self.row(states) + self.given(given)
+        line = torch.cat([self.root(root)[:, None], rows], dim=1)
         read: Tensor = self.body(inputs_embeds=line).last_hidden_state[:, 1:]
         return states + self.out(read)
+
+    def softly_picked(self, logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
+        """Log-probabilities (B, L, V) of the token that noise u (B, L) picks, where the
+        distribution of logits (B, L, V) is known only nearly.
+
+        Pick's steps at the edges F become logistic ones of a learned width, so that the likeliest
+        token is Pick's and gradients tell how far u is from another's interval. A small share is
+        the distribution itself, so that no token which it allows is ruled out by the noise.
+        """
+        p = final_probabilities(logits, sampling).to(logits)
+        edges = p.cumsum(-1)
+        above = torch.sigmoid((edges - u[..., None].to(logits)) / self.log_width.exp())
+        above = torch.cat([above[..., :-1], torch.ones_like(above[..., :1])], -1)
+        picked = fn.pad(above, (1, 0)).diff(dim=-1)
+        return torch.lerp(picked, p, UNREAD).clamp(min=torch.finfo(p.dtype).tiny).log()
+
+
+def picks(logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
+    """Tokens (B, L) that noise u (B, L) picks from logits (B, L, V)."""
+    edges = cumulative(final_probabilities(logits, sampling))
+    found = torch.searchsorted(edges, u[..., None].to(edges).contiguous(), right=True)
+    return found[..., 0].clamp(max=logits.shape[-1] - 1)
+
+
+def settle(
+    step: Callable[[Tensor], Tensor], given: Tensor, first: int, u: Tensor, sampling: Sampling
+) -> Tensor:
+    """Logits (B, L, V) of rows of which each is given the pick of the row before it.
+
+    step: logits from the tokens (B, L) that the rows are given. given (B, L): what is known of
+    them, which is those up to row `first`. u (B, L): the noise of the rows' own tokens. All rows
+    pick at once, again and again until no pick changes (Jacobi iteration): at most L times, as each
+    pass settles one more row at least.
+    """
+    while True:
+        logits = step(given)
+        after = given.clone()
+        after[:, first + 1 :] = picks(logits, u, sampling)[:, first:-1]
+        if torch.equal(after, given):
+            return logits
+        given = after

@@ -20,7 +20,8 @@ from mtp.models.catalog import REPOSITORY
 from mtp.models.lora import LowRankAdapter, load_adapter, save_adapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import ANCHORS, EmbeddingName, NoiseEmbedding
-from mtp.ptp.head import NoiseHead
+from mtp.ptp.head import PickHead, settle
+from mtp.sampling import Sampling
 
 Variant = Literal["o-ptp", "c-ptp", "independent"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -34,7 +35,7 @@ class PtpConfig:
 
     temperature, top_k and top_p give its noise its meaning. `longest` is the longest window it was
     trained on. `rank` is the adapter's, 0 for a drafter without noise rows in the base, which
-    drafts by its head alone; `head_layers` counts the layers of its noise head, 0 for none. `gains`
+    drafts by its head alone; `head_layers` counts the layers of its pick head, 0 for none. `gains`
     is H(b), b = 1, 2, …: how many drafts of a branch of b rows stood on held-out text. `stands`
     pairs a confidence with the share of drafts that stood, rising.
     """
@@ -57,6 +58,22 @@ class PtpConfig:
     def replaced(self) -> int:
         """Rows at a branch's start whose token the verifier knows before they are of use."""
         return 0 if self.variant == "c-ptp" else 1
+
+    @property
+    def sampling(self) -> Sampling:
+        """What it was trained for."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
+
+    def given(self, tokens: Tensor) -> Tensor:
+        """The tokens (B, L) that rows of a head are given when those before them are known: tokens
+        (B, L), whose noise the rows read. −1 for none.
+        """
+        before = tokens.clone()
+        if self.replaced:
+            before = torch.cat([torch.full_like(tokens[:, :1], -1), tokens[:, :-1]], dim=1)
+        if self.variant == "independent":
+            before[:, self.replaced + 1 :] = -1
+        return before
 
     def expected(self) -> tuple[float, ...]:
         """H(b); before it has been measured, every row but a replaced first one counts whole."""
@@ -83,12 +100,12 @@ class PtpWeights:
     config: PtpConfig
     adapter: LowRankAdapter | None
     noise: NoiseEmbedding
-    head: NoiseHead | None = None
+    head: PickHead | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for a drafter that has neither adapter nor head."""
         if self.adapter is None and self.head is None:
-            raise InputError("A PTP drafter has an adapter, a noise head, or both.")
+            raise InputError("A PTP drafter has an adapter, a pick head, or both.")
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -105,32 +122,57 @@ class PtpWeights:
         root: Tensor,
         token_ids: Tensor,
         u: Tensor,
+        sampling: Sampling,
     ) -> Tensor:
         """Logits (B, L, V) of L noise rows in each of B branches above the head.
 
         states (B, L, D): final states of the rows; None where the base has none, so that the head
         starts from root (B, D), the final state of the row that each branch starts behind.
-        token_ids (B,): what the verifier picks there. u (B, L): the rows' noise. The first row of
-        O-PTP and of independent is for that very token, so that the head leaves it alone.
+        token_ids (B,): what the verifier picks there. u (B, L): the rows' noise. sampling: of the
+        run, as it decides what the noise picks. The first row of O-PTP and of independent is for
+        the verifier's very token: what it says is of no use.
         """
+        config = self.config
+        told = config.given(token_ids[:, None].expand(u.shape))  # right in its first known token
+        if config.variant == "independent":
+            return self.above(backbone, states, root, told)
+        # Row j foresees the token of noise j + 1 − replaced.
+        own = u if config.replaced else u.roll(-1, dims=1)
+        told[:, config.replaced + 1 :] = -1
+        logits = settle(
+            lambda given: self.above(backbone, states, root, given),
+            told,
+            config.replaced,
+            own,
+            sampling,
+        )
+        return self.told(logits, own, sampling)
+
+    def above(
+        self, backbone: Backbone, states: Tensor | None, root: Tensor, given: Tensor
+    ) -> Tensor:
+        """Logits (B, L, V) of rows that are given the tokens (B, L) before theirs, −1 for none."""
         assert self.head is not None
         if states is None:
-            states = root[:, None].expand(-1, u.shape[1], -1)
-        token = backbone.model.get_input_embeddings()(token_ids)
-        refined = self.head(states.float(), root.float(), token.float(), u)
-        kept = self.config.replaced
-        both = torch.cat([states[:, :kept].float(), refined[:, kept:]], dim=1)
-        return both.to(backbone.unembedding) @ backbone.unembedding.T
+            states = root[:, None].expand(-1, given.shape[1], -1)
+        known = given >= 0
+        before = backbone.model.get_input_embeddings()(given.clamp(min=0)).float()
+        refined = self.head(states.float(), root.float(), before * known[:, :, None])
+        return refined.to(backbone.unembedding) @ backbone.unembedding.T
+
+    def told(self, logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
+        """What O-PTP says of rows that have read their noise u (B, L): which token it picks from
+        their logits (B, L, V), which the other variants leave as they are.
+        """
+        if self.config.variant != "o-ptp":
+            return logits
+        assert self.head is not None
+        return self.head.softly_picked(logits.float(), u, sampling)
 
 
-def build_head(
-    config: PtpConfig, model: PreTrainedModel, generator: torch.Generator | None = None
-) -> NoiseHead | None:
+def build_head(config: PtpConfig) -> PickHead | None:
     """An untrained head, where the drafter has one."""
-    if not config.head_layers:
-        return None
-    noise = build_noise(config, model, generator)
-    return NoiseHead(config.hidden, config.head_layers, noise)
+    return PickHead(config.hidden, config.head_layers) if config.head_layers else None
 
 
 def build_noise(
@@ -173,7 +215,7 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
             f"model's are {verifier.weights_sha256[:12]}…."
         )
     model = verifier.backbone.model
-    noise, head = build_noise(config, model), build_head(config, model)
+    noise, head = build_noise(config, model), build_head(config)
     adapter = None
     if config.rank:
         _load(noise, folder / NOISE_FILE)

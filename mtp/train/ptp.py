@@ -42,7 +42,7 @@ class Recipe(Schedule):
     to the next one when offset 1 is right as often as `gate` on held-out text, or when the length's
     share of the budget is used up; the i-th length's share is proportional to i. `discount` weighs
     offset j by discount^j. Windows start where the base is unsure more often, `easy` as often where
-    it is not at all. With a noise head of `head_layers` the rows below it are trained as
+    it is not at all. With a pick head of `head_layers` the rows below it are trained as
     well, with a share `below` of the loss.
     """
 
@@ -76,7 +76,7 @@ class Recipe(Schedule):
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
             raise InputError("The window lengths rise, such as 1,2,4,8,16.")
         if not self.rank and not self.head_layers:
-            raise InputError("A PTP drafter has an adapter, a noise head, or both.")
+            raise InputError("A PTP drafter has an adapter, a pick head, or both.")
         Sampling(self.temperature, self.top_k, self.top_p)
 
     @property
@@ -133,7 +133,7 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
     noise = build_noise(config, backbone.model, generator).to(backbone.device)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        head = build_head(config, backbone.model, generator)
+        head = build_head(config)
     return PtpWeights(config, adapter, noise, None if head is None else head.to(backbone.device))
 
 
@@ -145,10 +145,8 @@ def optimizers_of(weights: PtpWeights, recipe: Recipe) -> list[Optimizer]:
         matrices += weights.adapter.parameters()
         others += weights.noise.parameters()
     if weights.head is not None:
-        embedded = set(weights.head.noise.parameters())
         for parameter in weights.head.parameters():
-            mixed = parameter.ndim == 2 and parameter not in embedded
-            (matrices if mixed else others).append(parameter)
+            (matrices if parameter.ndim == 2 else others).append(parameter)
     return [
         Muon(matrices, recipe.learning_rate, weight_decay=0.0),
         AdamW(others, recipe.learning_rate, (0.9, 0.95), weight_decay=0.0),
@@ -188,18 +186,14 @@ def train(
     texts = [text.cut(recipe.context) for text in training]
     survey = None if weights.adapter is not None else Survey(backbone, texts, recipe.sampling)
     source = batches(texts, rng, recipe.texts)
-    variant = weights.config.variant
     for _ in loop:
         length = recipe.lengths[int(counts["stage"])]
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         chosen = next(source)
         found = survey.read(chosen) if survey else read(backbone, chosen, recipe.sampling)
         windows, noise = draw_windows(found, recipe.rows, length, generator, recipe.easy)
-        foreseen = predict(backbone, weights, found, windows, noise)
-        asked = (recipe.sampling, recipe.discount)
-        loss = loss_of(variant, found, windows, foreseen.logits, *asked)
-        if foreseen.below is not None and recipe.below:
-            loss = loss + recipe.below * loss_of(variant, found, windows, foreseen.below, *asked)
+        foreseen = predict(backbone, weights, found, windows, noise, forced=True)
+        loss = loss_of(weights, found, windows, foreseen, recipe.discount, recipe.below)
         loop.update(loss, rows=int(windows.counted.sum()))
         if loop.due:
             quality = measure(backbone, weights, quick, recipe.sampling, recipe.lengths[-1])

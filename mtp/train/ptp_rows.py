@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from transformers.cache_utils import DynamicLayer
 
 from mtp.models.backbone import Backbone
 from mtp.ptp.intervals import drawable, intervals, noise_inside, training_shares
-from mtp.ptp.weights import PtpWeights, Variant
+from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.sampling import Sampling, final_probabilities
 from mtp.train.texts import Text, in_answers, padded
 
@@ -183,23 +183,33 @@ def draw_windows(
 
 @dataclass(frozen=True)
 class Predicted:
-    """Logits (B, N · L, V) of noise rows; below: those the rows give without the head above them,
-    None where there is no head.
+    """Logits (B, N · L, V) of noise rows.
+
+    logits: what the drafter says in the end. picked_from: the distributions its head picks from;
+    below: what the rows say without the head. Both are None where there is no head.
     """
 
     logits: Tensor
-    below: Tensor | None
+    picked_from: Tensor | None = None
+    below: Tensor | None = None
 
 
 def predict(
-    backbone: Backbone, weights: PtpWeights, found: Read, windows: Windows, noise: Tensor
+    backbone: Backbone,
+    weights: PtpWeights,
+    found: Read,
+    windows: Windows,
+    noise: Tensor,
+    forced: bool = False,
 ) -> Predicted:
     """What the noise rows foresee; gradients reach all that is trained.
 
-    The cache of `found` is left as it was.
+    forced: each row of the head is given the text's own token before its place, as the noise of a
+    drafter that is right so far picks it; in decoding the rows' own picks are given. The cache of
+    `found` is left as it was.
     """
     if weights.adapter is None:
-        return Predicted(_above(backbone, weights, found, windows, noise, None), None)
+        return _above(backbone, weights, found, windows, noise, None, forced)
     assert found.cache is not None
     cache = DynamicCache()
     for index, layer in enumerate(found.cache.layers):
@@ -216,9 +226,9 @@ def predict(
             **{backbone.cache_name: cache},
         )
     if weights.head is None:
-        return Predicted(out.logits, None)
-    above = _above(backbone, weights, found, windows, noise, out.hidden_states[-1])
-    return Predicted(above, out.logits)
+        return Predicted(out.logits)
+    above = _above(backbone, weights, found, windows, noise, out.hidden_states[-1], forced)
+    return replace(above, below=out.logits)
 
 
 def _above(
@@ -228,22 +238,30 @@ def _above(
     windows: Windows,
     noise: Tensor,
     states: Tensor | None,
-) -> Tensor:
-    """Logits (B, N · L, V) above the head, which is given the roots' states and next tokens."""
-    batch, rows = noise.shape
+    forced: bool,
+) -> Predicted:
+    """What the head says, which is given the roots' states and next tokens."""
     length, width = windows.length, found.states.shape[2]
     roots = windows.place[:, ::length]  # (B, N)
-    behind = found.states.gather(1, roots[:, :, None].expand(-1, -1, width))
-    following = (roots + 1).clamp(max=found.ids.shape[1] - 1)
-    token = found.ids.gather(1, following).clamp(min=0)
-    logits = weights.foresee(
-        backbone,
-        None if states is None else states.reshape(-1, length, width),
-        behind.flatten(0, 1),
-        token.flatten(),
-        noise.view(-1, length),
-    )
-    return logits.view(batch, rows, logits.shape[2])
+    behind = found.states.gather(1, roots[:, :, None].expand(-1, -1, width)).flatten(0, 1)
+    rows = None if states is None else states.reshape(-1, length, width)
+    u = noise.view(-1, length)
+    shape = (*noise.shape, -1)
+    if not forced:
+        following = (roots + 1).clamp(max=found.ids.shape[1] - 1)
+        token = found.ids.gather(1, following).clamp(min=0).flatten()
+        logits = weights.foresee(backbone, rows, behind, token, u, weights.config.sampling)
+        return Predicted(logits.view(shape))
+    given = weights.config.given(_tokens(found, windows).view(-1, length))
+    logits = weights.above(backbone, rows, behind, given)
+    own = u if weights.config.replaced else u.roll(-1, dims=1)
+    said = weights.told(logits, own, weights.config.sampling)
+    return Predicted(said.view(shape), logits.view(shape))
+
+
+def _tokens(found: Read, windows: Windows) -> Tensor:
+    """The tokens (B, N · L) whose noise the rows read."""
+    return found.ids.gather(1, (windows.place + 1).clamp(max=found.ids.shape[1] - 1))
 
 
 @dataclass(frozen=True)
@@ -264,33 +282,64 @@ def targets(found: Read, windows: Windows, shift: int) -> Targets:
 
 
 def loss_of(
-    variant: Variant,
+    weights: PtpWeights,
     found: Read,
     windows: Windows,
-    logits: Tensor,
-    sampling: Sampling,
+    predicted: Predicted,
     discount: float,
+    below: float,
 ) -> Tensor:
     """Mean loss of the counted rows, those at offset j weighed by discount^j; in nats.
 
     O-PTP and independent: cross-entropy with the token. C-PTP: KL divergence from the base's own
-    final distribution to the row's, both at the training temperature.
+    final distribution to the row's, both at the training temperature. With a head, whatever it
+    picks from is held to that distribution as well, and what rows say below it counts a share.
     """
-    categorical = variant == "c-ptp"
-    wanted = targets(found, windows, shift=int(categorical))
-    rows = logits.shape[1] // windows.length
-    offset = torch.arange(windows.length, device=logits.device).repeat(rows)  # (N · L,)
-    weight = (discount**offset)[None] * wanted.counted
-    if categorical:
-        width = found.ids.shape[1]
-        place = (windows.place + 1).clamp(max=width - 1)
-        index = place[:, :, None].expand(-1, -1, logits.shape[2])
-        p = final_probabilities(found.logits.gather(1, index), sampling).float()
-        log_q = (logits.float() / (sampling.temperature or 1.0)).log_softmax(-1)
-        each = (torch.xlogy(p, p) - p * log_q).sum(-1)
-    else:
-        flat = fn.cross_entropy(
-            logits.flatten(0, 1).float(), wanted.tokens.flatten(), reduction="none"
-        )
-        each = flat.view_as(wanted.tokens)
+    config = weights.config
+    categorical = config.variant == "c-ptp"
+
+    def divergence(logits: Tensor, first: int = 0) -> Tensor:
+        wanted = targets(found, windows, shift=1 - config.replaced)
+        return _mean(_divergence(found, windows, logits, config), wanted, windows, discount, first)
+
+    def own_loss(logits: Tensor, first: int = 0) -> Tensor:
+        if categorical:
+            return divergence(logits)
+        return token_loss(found, windows, logits, discount, first)
+
+    if predicted.picked_from is None:
+        return own_loss(predicted.logits)
+    loss = divergence(predicted.picked_from, config.replaced)
+    if config.variant == "o-ptp":
+        loss = loss + own_loss(predicted.logits, config.replaced)
+    if predicted.below is not None and below:
+        loss = loss + below * own_loss(predicted.below)
+    return loss
+
+
+def token_loss(
+    found: Read, windows: Windows, logits: Tensor, discount: float, first: int = 0
+) -> Tensor:
+    """Mean cross-entropy, in nats, of the tokens whose noise the rows read, from logits
+    (B, N · L, V): rows from offset `first` on, those at offset j weighed by discount^j.
+    """
+    told = targets(found, windows, shift=0)
+    each = fn.cross_entropy(logits.flatten(0, 1).float(), told.tokens.flatten(), reduction="none")
+    return _mean(each.view_as(told.tokens), told, windows, discount, first)
+
+
+def _mean(each: Tensor, wanted: Targets, windows: Windows, discount: float, first: int) -> Tensor:
+    offset = torch.arange(each.shape[1], device=each.device) % windows.length
+    weight = discount**offset * (offset >= first) * wanted.counted
     return (weight * each).sum() / weight.sum().clamp(min=1)
+
+
+def _divergence(found: Read, windows: Windows, logits: Tensor, config: PtpConfig) -> Tensor:
+    """KL divergence (B, N · L) from the base's final distribution of the token that a row foresees
+    to that of logits (B, N · L, V), both at the training temperature; in nats.
+    """
+    place = windows.place + (1 - config.replaced)
+    index = place.clamp(max=found.ids.shape[1] - 1)[:, :, None].expand(-1, -1, logits.shape[2])
+    p = final_probabilities(found.logits.gather(1, index), config.sampling).float()
+    log_q = (logits.float() / (config.temperature or 1.0)).log_softmax(-1)
+    return (torch.xlogy(p, p) - p * log_q).sum(-1)

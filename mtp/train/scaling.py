@@ -30,8 +30,8 @@ from mtp.train.ptp_rows import (
     Survey,
     Windows,
     draw_windows,
-    loss_of,
     noise_of,
+    token_loss,
     windows_behind,
 )
 from mtp.train.run_folder import RunFolder, read_curve
@@ -145,7 +145,7 @@ def train(
         found = survey.read(next(source))
         windows, noise = draw_windows(found, recipe.rows, recipe.length, generator)
         logits = drafter.rows(drafter.text(found.ids), windows, noise)
-        loss = loss_of("o-ptp", found, windows, logits, recipe.sampling, recipe.discount)
+        loss = token_loss(found, windows, logits, recipe.discount)
         loop.update(loss, rows=int(windows.counted.sum()))
         if loop.due:
             brought = tokens_per_call(drafter, survey, held_out, recipe)

@@ -275,6 +275,15 @@ def test_stop_ends_within_a_step_and_keeps_what_was_decoded(visit) -> None:
 
 
 @pytest.mark.smollm2
+def test_a_phone_is_taken_to_what_the_run_writes(visit) -> None:
+    visit.page.set_viewport_size({"width": 390, "height": 800})
+    page = visit.open()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#run").click()
+    expect(page.locator("#status")).to_contain_text("Done", timeout=SLOW_MS)
+    expect(part(page, "text")).to_be_in_viewport()
+
+
 def test_two_browsers_keep_their_own_runs_and_a_closed_tab_frees_the_model(
     visit, browser: Browser
 ) -> None:

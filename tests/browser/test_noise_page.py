@@ -37,6 +37,11 @@ def test_the_first_view_needs_no_model(visit) -> None:
     page = open_noise(visit)
     expect(part(page, "label")).to_have_text("recorded")
     assert page.locator(f"{VIEW} .ds-slider").count() == len(row(page, "plain")) == 8
+    for name in ("o-ptp", "independent"):
+        assert len(row(page, name)) == 8
+    page.wait_for_selector(f'{VIEW} [data-part="sweep-plot"] .main-svg')
+    page.wait_for_selector(f'{VIEW} [data-part="branches-plot"] .main-svg')
+    expect(page.locator(f"{VIEW} [data-part=sweep-plot] .xtitle")).to_have_text("noise of place 1")
     expect(page.locator("#status")).to_contain_text("recorded context")
 
 
@@ -83,6 +88,9 @@ def test_keys_move_a_slider_and_choose_its_place(visit) -> None:
     expect(slider).to_have_attribute("aria-valuetext", f"{was + 0.001:.3f}")
     expect(page.locator(f"{VIEW} .ds-value-chosen")).to_contain_text(f"u₃ {was + 0.001:.3f}")
     page.wait_for_url("**place=3**", timeout=SLOW_MS)
+    expect(page.locator(f"{VIEW} [data-part=sweep-plot] .xtitle")).to_have_text(
+        "noise of place 3", timeout=SLOW_MS
+    )
 
 
 def test_an_own_context_with_markup(visit) -> None:
@@ -92,7 +100,11 @@ def test_an_own_context_with_markup(visit) -> None:
     page.locator("#noise-start").click()
     expect(part(page, "label")).to_have_text("your context", timeout=SLOW_MS)
     expect(part(page, "context")).to_contain_text("Say <b>hi</b>.<|end|><|assistant|>Hi th")
-    expect(part(page, "none")).to_contain_text("No drafter is trained for byte yet")
+    expect(part(page, "tally")).to_contain_text("independent")
+    part(page, "budget").fill("5")
+    part(page, "budget").blur()
+    rows = "() => document.querySelector('#noise-view [data-part=branches-plot]').data[0].y"
+    page.wait_for_function(f"({rows})().reduce((a, b) => a + b, 0) <= 5")
     page.wait_for_url("**behind=**")
     query = parse_qs(urlparse(page.url).query)
     assert query["behind"] == ["Say <b>hi</b>."] and query["answer"] == ["Hi th"]

@@ -157,6 +157,9 @@ def test_a_text_that_ends_with_a_draft_has_no_token_of_the_verifiers() -> None:
         ("", "∅"),
         ("international", "inte·nal"),
         ("<b>", "&lt;b&gt;"),
+        ("<|end|>", "end"),
+        ("<|assistant|>", "assista…"),
+        ("<|<b>|>", "&lt;|&lt;b&gt;|&gt;"),
         ("‹e2 96›", "‹e2␣96›"),
     ],
 )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 SPACE, BREAK, TAB = "\u2423", "\u21b5", "\u21e5"
+_MARK = re.compile(r"<\|(\w{2,})\|>")
 LABEL_WIDTH = 8  # characters that fit between two columns of the tree
 
 
@@ -18,7 +21,13 @@ def escaped(text: str) -> str:
 
 
 def label(text: str, width: int = LABEL_WIDTH) -> str:
-    """The token as a node's label: a leading space dropped, shortened with a middle dot."""
+    """The token as a node's label: a leading space dropped, shortened with a middle dot. A mark
+    such as <|assistant|> keeps its name and its beginning.
+    """
+    mark = _MARK.fullmatch(text)
+    if mark is not None:
+        shown = mark[1] if len(mark[1]) <= width else mark[1][: width - 1] + "\u2026"
+        return escaped(shown)
     shown = visible(text[1:] if len(text) > 1 and text[0] == " " and text[1] != " " else text)
     if len(shown) > width:
         head = width // 2

@@ -58,4 +58,8 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML, app: 
     upload.upload(actions.open_file, upload, [*place, recordings, *fields], **quiet)
     check.click(actions.check, shown, [status, *buttons, findings], **quiet)
     main.follow(actions.follow, None, [status, *buttons, branch], **quiet)
-    app.load(actions.load, None, [*fields, status, main, *buttons, shown, recordings], **quiet)
+    app.load(actions.load, None, [status, main, *buttons, shown, recordings], **quiet)
+    # Fields are touched only where the address fills them: someone may be typing already.
+    linked = gr.State(None)
+    app.load(actions.linked, None, linked, **quiet)
+    linked.change(actions.fill, linked, fields, **quiet)

@@ -177,35 +177,43 @@ class Actions:
             yield [words, *buttons, player]
 
     async def load(self, request: gr.Request) -> AsyncIterator[list[Any]]:
-        """Fills the page from its address: fields, status, player, run, stop, check, shown,
-        recorded.
-        """
+        """Shows what the address asks for: status, player, run, stop, check, shown, recorded."""
         self.desk.warm_up()
         query = dict(request.query_params)
         place = {"step": _step(query.get("step")), "moment": query.get("moment")}
         if not query.get("prompt"):
-            name = query.get("recorded", "")
-            known = name in recorded.names()
-            first = name if known else recorded.FIRST
-            status, player, shown, _, _, *fields = self.show_recorded(first)
+            name = _recorded(query)
+            status, player, shown, *_ = self.show_recorded(name or recorded.FIRST)
             if place["step"] and isinstance(player, dict):
                 player = {**player, **place}
-            if not known:  # the first run's settings are in the fields already
-                fields = self._filled(query) if query else [_KEEP] * self.fields
             if query.get("tab", "decode") != "decode":
                 status = _KEEP  # another page has its own to say
-            tail = [status, player, *_busy(False), shown, name if known else _KEEP]
-            yield [*fields, *tail]
+            yield [status, player, *_busy(False), shown, name or _KEEP]
             return
-        yield [*self._filled(query), *[_KEEP] * 7]
-        keep = [_KEEP] * self.fields
         try:
             model, dtype, settings = self._from_query(query)
         except DraftscopeError as error:
-            yield [*keep, *_failed(str(error), 7)]
+            yield _failed(str(error), 7)
             return
         async for update in self._decode(model, dtype, settings, owner_of(request), place):
-            yield [*keep, *update, _KEEP]
+            yield [*update, _KEEP]
+
+    def linked(self, request: gr.Request) -> Any:
+        """What the address says of the fields; nothing where it only names a page."""
+        query = dict(request.query_params)
+        return query if query.keys() - {"tab"} else _KEEP
+
+    def fill(self, query: dict[str, str] | None) -> list[Any]:
+        """Fills the fields from the address."""
+        if not query:
+            return [_KEEP] * self.fields
+        name = None if query.get("prompt") else _recorded(query)
+        if name is None:
+            return self._filled(query)
+        try:
+            return self._from_run(recorded.keep(name, self.store)[1].run)
+        except TraceError:  # which the status line says already
+            return [_KEEP] * self.fields
 
     def _from_run(self, run: Run | None) -> list[Any]:
         """Values of the fields that make a run again; its precision is left to this machine."""
@@ -277,6 +285,12 @@ def _failed(words: str, outputs: int) -> list[Any]:
 def _busy(busy: bool) -> list[Any]:
     """Run, stop and check buttons while the model works, or not."""
     return [gr.update(interactive=on) for on in (not busy, busy, not busy)]
+
+
+def _recorded(query: Mapping[str, str]) -> str | None:
+    """The recorded run that an address names."""
+    name = query.get("recorded")
+    return name if name in recorded.names() else None
 
 
 def _step(words: str | None) -> int | None:

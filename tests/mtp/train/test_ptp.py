@@ -1,5 +1,6 @@
 """Training noise rows: windows against decoding's own rows, reading learned, gates, cards."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
+from mtp.ptp.head import picks
 from mtp.ptp.weights import load_ptp
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from mtp.train.byte_recipe import Shape, build_model
@@ -194,8 +196,9 @@ def test_the_loss_counts_known_rows_and_favours_early_ones(texts, verifier):
     noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
     weights = weights_for(verifier)
     with torch.no_grad():
-        logits = predict(verifier.backbone, weights, found, windows, noise).logits
-        loss = loss_of("o-ptp", found, windows, logits, SAMPLING, 0.5)
+        predicted = predict(verifier.backbone, weights, found, windows, noise)
+        loss = loss_of(weights, found, windows, predicted, 0.5, 0.3)
+    logits = predicted.logits
     total, weight = 0.0, 0.0
     wanted = targets(found, windows, 0)
     log_p = logits.log_softmax(-1)
@@ -207,7 +210,55 @@ def test_the_loss_counts_known_rows_and_favours_early_ones(texts, verifier):
     width = found.ids.shape[1]
     place = (windows.place + 1).clamp(max=width - 1)[:, :, None].expand(-1, -1, 264)
     exact = found.logits.gather(1, place)  # the base's own rows: nothing is left to learn
-    assert float(loss_of("c-ptp", found, windows, exact, SAMPLING, 1.0)) < 1e-6
+    categorical = weights_for(verifier, "c-ptp")
+    assert float(loss_of(categorical, found, windows, Predicted(exact), 1.0, 0.3)) < 1e-6
+
+
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp", "independent"])
+def test_the_loss_of_a_head_holds_what_it_picks_from_to_the_base(variant, texts, verifier):
+    """The base's own rows cost nothing in a head; what the variant says and what the rows below
+    say cost their cross-entropy or divergence. A first row that the verifier replaces is free.
+    """
+    found = read(verifier.backbone, texts[0][:2], SAMPLING)
+    windows = choose_windows(found, 3, 4, torch.Generator().manual_seed(0))
+    weights = weights_for(verifier, variant, head_layers=1)
+    config = weights.config
+    width = found.ids.shape[1]
+    place = (windows.place + 1 - config.replaced).clamp(max=width - 1)
+    exact = found.logits.gather(1, place[:, :, None].expand(-1, -1, 264))
+    first = torch.arange(12) % 4 < config.replaced
+    exact = exact.masked_fill(first[:, None] & (torch.arange(264) > 3), -9.0)  # wrong, but free
+    told = torch.zeros_like(exact)
+    loss = float(loss_of(weights, found, windows, Predicted(told, exact), 1.0, 0.3))
+    assert loss == pytest.approx(math.log(264) if variant == "o-ptp" else 0.0, abs=1e-5)
+    with_rows = loss_of(weights, found, windows, Predicted(told, exact, told), 1.0, 0.3)
+    free = loss_of(weights, found, windows, Predicted(told, exact, told), 1.0, 0.0)
+    rows = loss_of(replace(weights, head=None), found, windows, Predicted(told), 1.0, 0.3)
+    assert float(with_rows - free) == pytest.approx(0.3 * float(rows), rel=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+def test_a_head_given_the_text_says_what_it_says_of_its_own_picks(variant, texts, verifier):
+    """Forced rows are those of decoding as long as all picks before them are the text's."""
+    found = read(verifier.backbone, texts[0][:4], SAMPLING)
+    windows = choose_windows(found, 90, 4, torch.Generator().manual_seed(0))
+    noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
+    weights = weights_for(verifier, variant, 0.02, head_layers=1)
+    with torch.no_grad():
+        forced, free = (
+            predict(verifier.backbone, weights, found, windows, noise, forced).logits
+            for forced in (True, False)
+        )
+    first = weights.config.replaced
+    wanted = targets(found, windows, 1 - first).tokens.view(-1, 4)
+    forced, free = forced.view(-1, 4, 264), free.view(-1, 4, 264)
+    u = noise.view(-1, 4) if first else noise.view(-1, 4).roll(-1, 1)
+    token = forced.argmax(-1) if first else picks(forced, u, SAMPLING)
+    right = (token == wanted)[:, first:-1].long().cumprod(1).bool()
+    right = torch.cat([torch.ones_like(right[:, :1]), right], 1)  # all picks before the row
+    assert 0 < int(right[:, 1:].sum()) < right[:, 1:].numel()
+    difference = (forced - free)[:, first:].abs().amax(-1)
+    assert difference[right].max() < 1e-3 and difference[~right].max() > 1e-3
 
 
 def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
@@ -216,7 +267,7 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
 
     def knowing(backbone, weights, found, windows, noise):
         tokens = targets(found, windows, 0).tokens
-        return Predicted(50.0 * torch.nn.functional.one_hot(tokens, 264).float(), None)
+        return Predicted(50.0 * torch.nn.functional.one_hot(tokens, 264).float())
 
     monkeypatch.setattr(quality, "predict", knowing)
     found = measure(verifier.backbone, weights_for(verifier), texts[0][:8], SAMPLING, 4)
@@ -225,7 +276,7 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
 
     def blind(backbone, weights, found, windows, noise):
         index = windows.place[:, :, None].expand(-1, -1, 264)
-        return Predicted(found.logits.gather(1, index), None)
+        return Predicted(found.logits.gather(1, index))
 
     monkeypatch.setattr(quality, "predict", blind)
     found = measure(verifier.backbone, weights_for(verifier), texts[0], SAMPLING, 1)
@@ -242,7 +293,7 @@ def test_training_helps_a_run_goes_on_and_ships(
 ):
     training, held_out = texts
     given = {"variant": variant, "steps": 24, "gate": 1.1, "head_layers": head_layers}
-    first = 1 if rank else 2  # a head alone has nothing to learn from offset 1
+    first = 2 if head_layers else 1  # a head has nothing to learn from offset 1
     given["lengths"] = (first, 4)
     recipe = Recipe(**SMALL | given | {"rank": rank})
     train(tmp_path / "run", verifier, training, held_out, replace(recipe, steps=12), save_every=0)
@@ -250,7 +301,8 @@ def test_training_helps_a_run_goes_on_and_ships(
     curve = read_curve(tmp_path / "run")
     assert [line["step"] for line in curve] == list(range(1, 25))
     assert {line["length"] for line in curve} == {first, 4}
-    mean = [sum(line["loss"] for line in part) / len(part) for part in (curve[:3], curve[9:12])]
+    longer = [line["loss"] for line in curve if line["length"] == 4]
+    mean = [sum(part) / len(part) for part in (longer[:3], longer[-3:])]
     assert mean[1] < mean[0]
     export(tmp_path / "run", tmp_path / "shelf", verifier, weights, training[:20], prompts=2)
     folder = tmp_path / "shelf" / f"tiny-{variant}"
@@ -281,7 +333,7 @@ def test_recipes_are_checked():
         ({"variant": "x"}, "The variant is one of"),
         ({"embedding": "x"}, "The embedding is one of"),
         ({"lengths": (4, 2)}, "The window lengths rise"),
-        ({"rank": 0}, "has an adapter, a noise head, or both"),
+        ({"rank": 0}, "has an adapter, a pick head, or both"),
         ({"temperature": -1.0}, "temperature is -1"),
     ):
         with pytest.raises(InputError, match=said):
