@@ -96,7 +96,8 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     if weights.adapter is not None:
         parts.append(f"a gated adapter of rank {config.rank} on every layer")
     if weights.head is not None:
-        parts.append(f"a pick head of {config.head_layers} layers on the verifier's final state")
+        layers = "one layer" if config.head_layers == 1 else f"{config.head_layers} layers"
+        parts.append(f"a pick head of {layers} on the verifier's final state")
     given = ""
     if quality.gated:
         given = " (offset 1 is the verifier's own pick, which the head is told)"

@@ -1,6 +1,7 @@
 """What ships: the byte model and its circuits load, fit each other, and leave the text as it is."""
 
 import json
+from statistics import mean
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -10,6 +11,8 @@ from mtp.circuits.shelf import heads_for
 from mtp.drafters.options import shipped
 from mtp.models import catalog
 from mtp.models.verifier import load_verifier
+from mtp.ptp.explore import PLAIN, explorer_of
+from mtp.records.noise import Question
 from mtp.records.settings import Settings
 from mtp.run import start
 
@@ -62,3 +65,22 @@ def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
             pass
         assert drafted.output_ids == plain.output_ids, name
         assert len(drafted.steps) < len(plain.steps), name  # and something stood
+
+
+@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
+def test_drafters_that_read_noise_foresee_tokens_that_fit_each_other(variant, byte):
+    """Live, against the verifier: more right in a row than the one that is blind to its noise, and
+    fewer pairs that the verifier finds impossible.
+    """
+    tallies = []
+    for seed, answer in enumerate(("Once upon a time, there was a ", "The sea was ", "")):
+        explorer = explorer_of(byte, Question(PROMPT, answer, "chat", seed, 0.7, 0, 1.0))
+        assert set(explorer.drafters) == {"o-ptp", "c-ptp", "independent"}
+        found = explorer.tallies(8, 60, seed)
+        assert found is not None
+        assert found[PLAIN].right == 8 and found[PLAIN].impossible < 0.01
+        tallies.append(found)
+    right = {name: mean(found[name].right for found in tallies) for name in tallies[0]}
+    impossible = {name: mean(found[name].impossible for found in tallies) for name in tallies[0]}
+    assert right[variant] > right["independent"]
+    assert impossible[variant] < 0.8 * impossible["independent"]
