@@ -93,6 +93,12 @@ def pick_from(u: float, edges: Tensor) -> int:
     return int(torch.searchsorted(edges, wanted, right=True))
 
 
+def picks_from(u: Tensor, edges: Tensor) -> Tensor:
+    """Pick for many: tokens (...) from noise u (...) and cumulative sums (..., V) or (V,)."""
+    found = torch.searchsorted(edges, u[..., None].to(edges).contiguous(), right=True)
+    return found[..., 0].clamp(max=edges.shape[-1] - 1)
+
+
 def interval(token: int, edges: Tensor) -> tuple[float, float]:
     """The noise [low, high) for which Pick gives `token`; empty where it has no probability."""
     low = float(edges[token - 1]) if token > 0 else 0.0

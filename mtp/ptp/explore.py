@@ -15,6 +15,7 @@ from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Mode, Vocabulary
+from mtp.ptp.intervals import picked
 from mtp.ptp.weights import VARIANTS, PtpWeights, load_ptp, shelved
 from mtp.records.noise import (
     IMPOSSIBLE,
@@ -28,7 +29,15 @@ from mtp.records.noise import (
     Tally,
 )
 from mtp.records.trace import Kind
-from mtp.sampling import Noise, Sampling, cumulative, final_probabilities, interval, pick_from
+from mtp.sampling import (
+    Noise,
+    Sampling,
+    cumulative,
+    final_probabilities,
+    interval,
+    pick_from,
+    picks_from,
+)
 from mtp.tree import DraftTree, Probes
 
 STRIP = 8  # most probable tokens of a strip
@@ -138,8 +147,7 @@ class NoiseExplorer:
         found = self.backbone.forward(block, self._cache)
         self._cache.keep(())
         p_root = final_probabilities(found.logits[0], self.sampling)
-        edges = cumulative(p_root)
-        first = torch.searchsorted(edges, u[:, 0].contiguous(), right=True)
+        first = picks_from(u[:, 0], cumulative(p_root))
         if weights.head is None:
             rows = found.logits[1:].view(branches, length, -1)
         else:
@@ -151,7 +159,8 @@ class NoiseExplorer:
                 rows = weights.foresee(self.backbone, states, root, first, u, self.sampling)
         if weights.config.variant == "c-ptp":
             p = final_probabilities(rows[:, :-1], self.sampling)
-            tokens, likely, sure = _picked(p, u[:, 1:])
+            tokens, sure = picked(p, u[:, 1:])
+            likely = p.gather(2, tokens[:, :, None])[:, :, 0]
         else:
             best = rows.float().softmax(-1).max(-1)
             tokens, likely = best.indices, best.values
@@ -210,8 +219,8 @@ class NoiseExplorer:
                     if stop():
                         return None
                     row = self._chains(plain)[:, place]
-                    token, _, _ = _picked(row[:, None], u[:, place : place + 1].to(row.device))
-                    plain = torch.cat([plain, token.cpu()], 1)
+                    token = picks_from(u[:, place], cumulative(row))
+                    plain = torch.cat([plain, token[:, None].cpu()], 1)
                 tokens = plain
             else:
                 if stop():
@@ -219,7 +228,7 @@ class NoiseExplorer:
                 tokens = torch.tensor(self._draft(name, u.tolist()).tokens)
             p = self._chains(tokens[:, :-1])
             ids = tokens.to(p.device)
-            again, _, _ = _picked(p, u.to(p.device))
+            again = picks_from(u, cumulative(p))
             later = p[:, 1:].gather(2, ids[:, 1:, None])[:, :, 0]
             right = (again == ids).long().cumprod(1).sum(1).double()
             impossible = float((later < IMPOSSIBLE).double().mean()) if places > 1 else 0.0
@@ -354,18 +363,6 @@ def record(
             for name, one in explorer.drafters.items()
         },
     )
-
-
-def _picked(p: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What noise u (S, T) picks from distributions p (S, T, V): tokens, their probabilities, and
-    twice the distance to the nearer end of the interval.
-    """
-    edges = cumulative(p)
-    token = torch.searchsorted(edges, u[:, :, None].contiguous(), right=True)
-    high = edges.gather(2, token)[:, :, 0]
-    low = edges.gather(2, (token - 1).clamp(min=0))[:, :, 0] * (token[:, :, 0] > 0)
-    sure = 2 * torch.minimum(u - low, high - u)
-    return token[:, :, 0], p.gather(2, token)[:, :, 0], sure
 
 
 def impossible_pairs(foreseen: Sequence[Foreseen]) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 from transformers import LlamaConfig, LlamaModel
 
-from mtp.sampling import Sampling, cumulative, final_probabilities
+from mtp.sampling import Sampling, cumulative, final_probabilities, picks_from
 
 HEAD_WIDTH = 64  # of one attention head
 MLP = 3  # times the hidden size
@@ -80,9 +80,7 @@ class PickHead(nn.Module):
 
 def picks(logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
     """Tokens (B, L) that noise u (B, L) picks from logits (B, L, V)."""
-    edges = cumulative(final_probabilities(logits, sampling))
-    found = torch.searchsorted(edges, u[..., None].to(edges).contiguous(), right=True)
-    return found[..., 0].clamp(max=logits.shape[-1] - 1)
+    return picks_from(u, cumulative(final_probabilities(logits, sampling)))
 
 
 def settle(

@@ -5,20 +5,33 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mtp.sampling import NOISE_BITS, cumulative
+from mtp.sampling import NOISE_BITS, cumulative, picks_from
 
 GRID = 2**NOISE_BITS
 BETA = 0.3  # Beta(0.3, 0.3): more mass near an interval's edges than uniform
 
 
 def intervals(p: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """[low, high) of the noise that picks each token: (N,) each, from final p (N, V), tokens (N,).
+    """[low, high) of the noise that picks each of tokens (...): (...) each, from final p (..., V).
 
     float64. Empty (low = high) where a token has no probability.
     """
+    return _ends(cumulative(p), tokens)
+
+
+def picked(p: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens (...) that noise u (...) picks from final p (..., V), and twice the distance from u to
+    the nearer end of its interval.
+    """
     edges = cumulative(p)
-    high = edges.gather(1, tokens[:, None])[:, 0]
-    below = edges.gather(1, (tokens - 1).clamp(min=0)[:, None])[:, 0]
+    tokens = picks_from(u, edges)
+    low, high = _ends(edges, tokens)
+    return tokens, 2 * torch.minimum(u - low, high - u)
+
+
+def _ends(edges: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    high = edges.gather(-1, tokens[..., None])[..., 0]
+    below = edges.gather(-1, (tokens - 1).clamp(min=0)[..., None])[..., 0]
     return torch.where(tokens > 0, below, 0.0), high
 
 

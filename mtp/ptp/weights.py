@@ -64,6 +64,12 @@ class PtpConfig:
         """What it was trained for."""
         return Sampling(self.temperature, self.top_k, self.top_p)
 
+    def own_noise(self, u: Tensor) -> Tensor:
+        """The noise (B, L) of the tokens that rows foresee, from the noise u (B, L) that they read:
+        for C-PTP that of the next row, which the last one lacks.
+        """
+        return u if self.replaced else u.roll(-1, dims=1)
+
     def given(self, tokens: Tensor) -> Tensor:
         """The tokens (B, L) that rows of a head are given when those before them are known: tokens
         (B, L), whose noise the rows read. −1 for none.
@@ -132,21 +138,17 @@ class PtpWeights:
         run, as it decides what the noise picks. The first row of O-PTP and of independent is for
         the verifier's very token: what it says is of no use.
         """
-        config = self.config
-        told = config.given(token_ids[:, None].expand(u.shape))  # right in its first known token
-        if config.variant == "independent":
-            return self.above(backbone, states, root, told)
-        # Row j foresees the token of noise j + 1 − replaced.
-        own = u if config.replaced else u.roll(-1, dims=1)
-        told[:, config.replaced + 1 :] = -1
-        logits = settle(
-            lambda given: self.above(backbone, states, root, given),
-            told,
-            config.replaced,
-            own,
-            sampling,
-        )
-        return self.told(logits, own, sampling)
+        first = self.config.replaced
+        known = torch.full(u.shape, -1, dtype=torch.long, device=token_ids.device)
+        known[:, first : first + 1] = token_ids[:, None]
+
+        def step(given: Tensor) -> Tensor:
+            return self.above(backbone, states, root, given)
+
+        if self.config.variant == "independent":
+            return step(known)
+        own = self.config.own_noise(u)
+        return self.told(settle(step, known, first, own, sampling), own, sampling)
 
     def above(
         self, backbone: Backbone, states: Tensor | None, root: Tensor, given: Tensor

@@ -12,7 +12,6 @@ import torch
 from mtp.decode import software
 from mtp.models.verifier import Verifier
 from mtp.ptp.weights import PtpWeights, save_ptp
-from mtp.sampling import Sampling
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore
 from mtp.train.ptp_quality import Quality, measure
@@ -42,11 +41,10 @@ def export(
         for parameter in parameters:
             parameter.copy_(parameter.to(torch.bfloat16))  # as it will be read back
     config = weights.config
-    sampling = Sampling(config.temperature, config.top_k, config.top_p)
     half = max(1, len(held_out) // 2)
     backbone = verifier.backbone
-    fitted = measure(backbone, weights, held_out[:half], sampling, config.longest)
-    quality = measure(backbone, weights, held_out[half:], sampling, config.longest, seed=1)
+    fitted = measure(backbone, weights, held_out[:half], config.sampling, config.longest)
+    quality = measure(backbone, weights, held_out[half:], config.sampling, config.longest, seed=1)
     weights = replace(weights, config=replace(config, gains=fitted.gains, stands=fitted.stands))
     base = Path(verifier.name).name
     folder = out / f"{base}-{config.variant}"

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from mtp.models.backbone import Backbone
+from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
-from mtp.sampling import Sampling, cumulative, final_probabilities
+from mtp.sampling import Sampling, final_probabilities
 from mtp.train.ptp_rows import Read, Windows, choose_windows, noise_of, predict, read, targets
 from mtp.train.texts import Text
 
@@ -119,14 +120,8 @@ def _judged(
         hit = best.indices == wanted.tokens
         return hit.view(shape), best.values.view(shape), wanted.counted.view(shape)
     wanted = targets(found, windows, shift=1)
-    u = noise.view(shape).roll(-1, dims=1).view_as(noise)
-    edges = cumulative(final_probabilities(logits, sampling))
-    token = torch.searchsorted(edges, u[:, :, None].contiguous(), right=True)[:, :, 0]
-    last = edges.shape[-1] - 1
-    token = token.clamp(max=last)
-    high = edges.gather(2, token[:, :, None])[:, :, 0]
-    low = edges.gather(2, (token - 1).clamp(min=0)[:, :, None])[:, :, 0] * (token > 0)
-    sure = 2 * torch.minimum(u - low, high - u)
+    u = weights.config.own_noise(noise.view(shape)).view_as(noise)
+    token, sure = picked(final_probabilities(logits, sampling), u)
     # The token's noise must be known too: it is that of the next row.
     following = windows.counted.view(shape).roll(-1, dims=1)
     following[:, -1] = False

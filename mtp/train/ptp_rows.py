@@ -247,21 +247,14 @@ def _above(
     rows = None if states is None else states.reshape(-1, length, width)
     u = noise.view(-1, length)
     shape = (*noise.shape, -1)
+    config = weights.config
+    tokens = targets(found, windows, shift=0).tokens.view(-1, length)  # whose noise the rows read
     if not forced:
-        following = (roots + 1).clamp(max=found.ids.shape[1] - 1)
-        token = found.ids.gather(1, following).clamp(min=0).flatten()
-        logits = weights.foresee(backbone, rows, behind, token, u, weights.config.sampling)
+        logits = weights.foresee(backbone, rows, behind, tokens[:, 0], u, config.sampling)
         return Predicted(logits.view(shape))
-    given = weights.config.given(_tokens(found, windows).view(-1, length))
-    logits = weights.above(backbone, rows, behind, given)
-    own = u if weights.config.replaced else u.roll(-1, dims=1)
-    said = weights.told(logits, own, weights.config.sampling)
+    logits = weights.above(backbone, rows, behind, config.given(tokens))
+    said = weights.told(logits, config.own_noise(u), config.sampling)
     return Predicted(said.view(shape), logits.view(shape))
-
-
-def _tokens(found: Read, windows: Windows) -> Tensor:
-    """The tokens (B, N · L) whose noise the rows read."""
-    return found.ids.gather(1, (windows.place + 1).clamp(max=found.ids.shape[1] - 1))
 
 
 @dataclass(frozen=True)
