@@ -120,7 +120,7 @@ class Desk:
         """
         from mtp.models.load import best_device, preferred_dtype
 
-        precision = dtype or str(preferred_dtype(best_device())).removeprefix("torch.")
+        precision = dtype or str(preferred_dtype(best_device(), name)).removeprefix("torch.")
         if self._loaded is not None and self._loaded[0] == (name, precision):
             return self._loaded[1]
         from mtp.models import catalog

@@ -45,6 +45,7 @@ class Entry:
     size: int  # bytes of the file that `sha256` names, 0: told by its folder
     sha256: str
     package: Package | None = None  # None: the weights are part of the repository
+    dtype: str | None = None  # that it runs in by default; None: chosen for the processor
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ BYTE = Entry(
     source="Trained by this project; part of the repository.",
     size=0,
     sha256="",
+    dtype="float32",  # as fast as bfloat16 at this size, and its text parts from float64's less
 )
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in (BYTE, SMOLLM2)}

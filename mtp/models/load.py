@@ -89,12 +89,16 @@ def weights_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def preferred_dtype(device: str | torch.device) -> torch.dtype:
-    """bfloat16 where the device multiplies it in hardware, else float32.
+def preferred_dtype(device: str | torch.device, name: str = "") -> torch.dtype:
+    """What a model's entry says, by name; else bfloat16 where the device multiplies it in hardware,
+    float32 elsewhere.
 
     float16 is never preferred: its range is too small for the activations of some models.
     """
     device = _checked_device(device)
+    entry = catalog.ENTRIES.get(name)
+    if entry is not None and entry.dtype is not None:
+        return DTYPES[entry.dtype]
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if native else torch.float32

@@ -18,6 +18,7 @@ from mtp.errors import ModelError
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 PROJECTIONS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
+SHARING = (ATTENTION[:3], PROJECTIONS[4:6])  # maps of a layer that read the same rows
 WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"  # PEFT's names
 _PREFIX = "base_model.model."
 
@@ -63,6 +64,7 @@ class LowRankAdapter(nn.Module):
             torch.zeros(int(linear.out_features), rank)  # type: ignore[arg-type]
             for linear in maps
         )
+        self._groups = _groups(self.names)
 
     @contextmanager
     def gate(self, model: nn.Module, first_row: int) -> Iterator[None]:
@@ -70,31 +72,59 @@ class LowRankAdapter(nn.Module):
         rows before it are computed as without.
         """
         hooks = []
-        scale = self.alpha / self.rank
-        for name, down, up in zip(self.names, self.down, self.up, strict=True):
+        for group in self._groups:
+            reader = _Reader([self.down[index] for index in group], first_row)
+            for place, index in enumerate(group):
 
-            def add(
-                module: nn.Module,
-                inputs: tuple[Any, ...],
-                output: Tensor,
-                down: Tensor = down,
-                up: Tensor = up,
-            ) -> Tensor:
-                rows, plain = inputs[0][..., first_row:, :], output[..., first_row:, :]
-                low = (rows @ down.T.to(rows)).flatten(0, -2)
-                changed = torch.addmm(
-                    plain.flatten(0, -2), low, up.T.to(rows), alpha=scale
-                ).view_as(plain)
-                if first_row == 0:
-                    return changed
-                return torch.cat([output[..., :first_row, :], changed], dim=-2)
+                def add(
+                    module: nn.Module,
+                    inputs: tuple[Any, ...],
+                    output: Tensor,
+                    reader: _Reader = reader,
+                    place: int = place,
+                    up: Tensor = self.up[index],
+                ) -> None:
+                    low = reader.low(inputs[0], place)
+                    rows = output if first_row == 0 else output[..., first_row:, :]
+                    changed = rows.view(low.shape[0], -1)
+                    # In place: rows before the gate stay as they are, and nothing is copied.
+                    changed.addmm_(low.to(rows), up.T.to(rows), alpha=self.alpha / self.rank)
 
-            hooks.append(model.get_submodule(name).register_forward_hook(add))
+                hooks.append(model.get_submodule(self.names[index]).register_forward_hook(add))
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
+
+
+class _Reader:
+    """A x of maps that read the same rows, in one product when the first of them runs."""
+
+    def __init__(self, down: Sequence[Tensor], first_row: int) -> None:
+        self._down = torch.cat(list(down)) if len(down) > 1 else down[0]
+        self._rank = len(down[0])
+        self._first = first_row
+        self._of: Tensor | None = None
+        self._low: tuple[Tensor, ...] = ()
+
+    def low(self, inputs: Tensor, place: int) -> Tensor:
+        """A x (rows, rank) of the map at this place, for the gated rows of its inputs."""
+        if self._of is not inputs:
+            rows = inputs if self._first == 0 else inputs[..., self._first :, :]
+            low = rows.flatten(0, -2) @ self._down.T.to(rows)
+            self._of, self._low = inputs, low.split(self._rank, dim=1)
+        return self._low[place]
+
+
+def _groups(names: Sequence[str]) -> list[list[int]]:
+    """The maps' places in `names`, those together that read the same rows."""
+    groups: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
+        block, _, own = name.rpartition(".")
+        shared = next((str(group) for group in SHARING if own in group), own)
+        groups.setdefault(f"{block} {shared}", []).append(index)
+    return list(groups.values())
 
 
 def save_adapter(

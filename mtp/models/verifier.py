@@ -43,7 +43,7 @@ def load_verifier(
     Raises ModelError as `load_model` and `Backbone.check` do, InputError for an unknown dtype.
     """
     chosen = device or best_device()
-    precision = parse_dtype(dtype) if dtype else preferred_dtype(chosen)
+    precision = parse_dtype(dtype) if dtype else preferred_dtype(chosen, name)
     model, tokenizer, sha256 = load_model(
         name, precision, chosen, trust_remote_code=trust_remote_code
     )

@@ -20,7 +20,7 @@ from mtp.models.catalog import REPOSITORY
 from mtp.models.lora import LowRankAdapter, load_adapter, save_adapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import ANCHORS, EmbeddingName, NoiseEmbedding
-from mtp.ptp.head import PickHead, settle
+from mtp.ptp.head import PickHead, picks, settle
 from mtp.sampling import Sampling
 
 Variant = Literal["o-ptp", "c-ptp", "independent"]
@@ -148,6 +148,10 @@ class PtpWeights:
         if self.config.variant == "independent":
             return step(known)
         own = self.config.own_noise(u)
+        if states is not None:
+            below = states @ backbone.unembedding.T
+            guess = picks(below, own, sampling) if first == 0 else below.argmax(-1)
+            known[:, first + 1 :] = guess[:, first:-1]
         return self.told(settle(step, known, first, own, sampling), own, sampling)
 
     def above(

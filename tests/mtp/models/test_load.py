@@ -221,6 +221,8 @@ def test_dtypes():
     assert flags
     expected = torch.bfloat16 if {"avx512_bf16", "amx_bf16"} & flags else torch.float32
     assert preferred_dtype("cpu") is expected
+    assert preferred_dtype("cpu", "smollm2") is expected
+    assert preferred_dtype("cpu", "byte") is torch.float32
 
 
 def test_devices(tmp_path):

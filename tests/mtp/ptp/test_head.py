@@ -76,6 +76,22 @@ def test_settled_rows_are_those_of_one_after_another(first: int) -> None:
             torch.testing.assert_close(found[branch, row], table[row, token])
             p = final_probabilities(table[row, token], sampling)
             token = pick(float(u[branch, row]), p)
+    guess = known.clone()
+    guess[:, first + 1 :] = torch.randint(size, (branches, length - first - 1), generator=generator)
+    assert torch.equal(settle(step, guess, first, u, sampling), found)  # whatever was guessed
+
+
+def test_layers_run_as_transformers_runs_them() -> None:
+    torch.manual_seed(0)
+    head = PickHead(128, 2)
+    for parameter in head.parameters():
+        parameter.data.add_(0.1 * torch.randn_like(parameter))
+    states, root, given = torch.randn(3, 6, 128), torch.randn(3, 128), torch.randn(3, 6, 128)
+    rows = head.row(states) + head.given(given)
+    line = torch.cat([head.root(root)[:, None], rows], dim=1)
+    theirs = head.body(inputs_embeds=line).last_hidden_state[:, 1:]
+    mine = head(states, root, given)
+    torch.testing.assert_close(mine, states + head.out(theirs), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("length", [1, 2])
