@@ -156,7 +156,8 @@ function drawCounters() {
 function buildCounters() {
   for (const name of ["tokens_per_call", "calls", "tokens", "speed", "accepted_per_call", "rate"]) {
     const words = term(TEXTS[`count.${name}`], "");
-    const define = () => fill(`count.${name}.is`, { device: run.info?.device ?? "–", dtype: run.info?.dtype ?? "–" });
+    const key = () => (name === "tokens" && run.info && isBytewise(run.info) ? "count.tokens.bytes" : `count.${name}.is`);
+    const define = () => fill(key(), { device: run.info?.device ?? "–", dtype: run.info?.dtype ?? "–" });
     words.addEventListener("pointerenter", () => showTip(words, define()));
     words.addEventListener("focus", () => showTip(words, define()));
     find("counters").append(make("div", { class: "ds-counter" }, make("div", { class: "ds-value", "data-part": `count-${name}` }, "–"), words));

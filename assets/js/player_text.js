@@ -17,7 +17,7 @@ function clearText() {
 function showPrompt(run) {
   find("prompt").hidden = false;
   const own = run.prompt_tokens.length - (run.branch?.forced ?? 0);
-  find("prompt-count").textContent = `${TEXTS["player.prompt"]}, ${own} ${TEXTS["count.tokens"]}`;
+  find("prompt-count").textContent = fill(isBytewise(run) ? "player.prompt.bytes" : "player.prompt.count", { count: own });
   find("prompt-text").textContent = joined(run.prompt_tokens.slice(0, own));
   if (!run.branch) return;
   // A branch goes on from tokens that were taken over; the last of them is the one followed.
@@ -25,6 +25,11 @@ function showPrompt(run) {
   taken.addEventListener("pointerenter", () => showTip(taken, TEXTS["player.taken"]));
   taken.addEventListener("pointerleave", hideTip);
   find("text").append(taken);
+}
+
+// Whether every token is one byte, but for marks such as <|user|>.
+function isBytewise(run) {
+  return run.prompt_tokens.every((token) => shownBytes(token.text).length <= 1 || /^<\|.*\|>$/.test(token.text));
 }
 
 function joined(tokens) {

@@ -29,6 +29,7 @@ function buildLanes() {
       make("header", {},
         make("span", { class: "ds-lane-mark" }), make("strong", {}, racer.decoder),
         make("span", { class: "ds-lane-place", "data-lane": "place" }),
+        racer.own_text ? term(TEXTS["race.lane.own"], racer.own_text) : null,
         value("tokens", TEXTS["count.tokens"], TEXTS["race.tokens.is"]),
         value("speed", TEXTS["count.speed"], TEXTS["race.speed.is"]),
         value("percall", TEXTS["count.tokens_per_call"], TEXTS["count.tokens_per_call.is"])),

@@ -18,6 +18,7 @@ from torch import Tensor
 from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
 from mtp.models.backbone import Backbone
 from mtp.ptp.allocate import allocate, chances_of_ending
+from mtp.ptp.head import behind
 from mtp.ptp.weights import PtpWeights
 from mtp.sampling import cumulative, final_probabilities, interval, pick_from
 from mtp.tree import Probes, chain
@@ -35,6 +36,17 @@ class Guess:
     log_q: float
     chance: float
     q: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Below:
+    """A branch of R noise rows: whose positions' noise they read, what they say (R, V), and their
+    final states (R, D). Without rows in the base, places alone.
+    """
+
+    places: list[int]
+    logits: Tensor | None = None
+    states: Tensor | None = None
 
 
 class ParallelTokens:
@@ -60,10 +72,11 @@ class ParallelTokens:
         self.budget = budget
         self.branching: Branching = branching
         self.replaced = weights.config.replaced
-        self._guesses: list[Guess] = []
         self._came_from: int | None = None
-        self._asked: tuple[Context, int] | None = None
-        """Of the last step: its context, and the position behind its root."""
+        self._below: _Below | None = None
+        """What the last step's branch said, until the next draft is made of it."""
+        self._states: Tensor | None = None
+        """Final states (W + 1, D) of the last rows of the text, for the head."""
         self._positions: list[int] = []
         """Of the last step's noise rows: whose position's noise each reads."""
 
@@ -77,10 +90,10 @@ class ParallelTokens:
 
     def propose(self, context: Context) -> Draft:
         """The chain of guesses, and noise rows behind each place where it may end."""
-        self._asked = (context, len(context.token_ids))
+        self._remember(context)
         if context.most_depth < 1:
             return Draft(budget_rows=self.rows, why_empty="One token is left to write.")
-        guesses = self._guesses[: min(self.most - 1, context.most_depth)]
+        guesses = self._foresee(context)[: min(self.most - 1, context.most_depth)]
         tokens = [guess.token for guess in guesses]
         q = [guess.q for guess in guesses if guess.q is not None]
         tree = chain(tokens, self.name, [g.log_q for g in guesses], q if q else None)
@@ -98,57 +111,60 @@ class ParallelTokens:
         )
 
     def observe(self, outcome: Outcome, probes: ProbeOutput | None) -> None:
-        """Reads the branch behind the deepest accepted draft; the others are dropped."""
-        self._guesses, self._came_from = [], None
-        if self._asked is None:
-            return
-        context, behind = self._asked
-        if self.weights.adapter is None:
-            self._by_head(outcome, context, behind)
-            return
+        """Keeps the branch behind the deepest accepted draft; the others are dropped."""
+        self._below = self._came_from = None
         if probes is None or outcome.draft.probes is None:
             return
         owners = outcome.draft.probes.owner
         rows = [row for row, owner in enumerate(owners) if owner == outcome.deepest]
-        self._came_from = len(outcome.accepted) if len(rows) > self.replaced else None
-        if self._came_from is None:
+        if len(rows) <= self.replaced:
             return
-        places = [self._positions[row] for row in rows]
-        logits = probes.logits[rows]
+        self._came_from = len(outcome.accepted)
+        states = probes.hidden[-1][rows] if self.weights.head is not None else None
+        self._below = _Below([self._positions[row] for row in rows], probes.logits[rows], states)
+
+    def _remember(self, context: Context) -> None:
+        """Takes up the states of the text's newest rows."""
+        if self.weights.head is None or -1 not in context.hidden:
+            return
+        newest = context.hidden[-1]
+        known = newest if self._states is None else torch.cat([self._states, newest])
+        self._states = known[-(self.weights.config.head_context + 1) :]
+
+    def _foresee(self, context: Context) -> list[Guess]:
+        """What is drafted behind the root: what the branch says, or the head above it."""
+        root = context.root_position  # the verifier's own token, which a replaced row is for
+        below = self._below
+        if self.weights.adapter is None:
+            count = min(self.most - 1, context.most_depth) + self.replaced
+            below = _Below([root + slot for slot in range(count)])
+        if below is None:
+            return []
+        logits = below.logits
         if self.weights.head is not None:
-            logits = self._above(outcome, probes.hidden[-1][rows], places, context)
-        self._guesses = [
-            self._guess(logits[slot], places[slot], context)
-            for slot in range(self.replaced, len(rows))
+            if self._states is None:  # a prompt of one token has no state yet
+                return []
+            logits = self._above(below, context)
+        assert logits is not None
+        return [
+            self._guess(logits[slot], below.places[slot], context)
+            for slot in range(self.replaced, len(below.places))
         ]
 
-    def _by_head(self, outcome: Outcome, context: Context, behind: int) -> None:
-        """Drafts behind the token written last, from the verified text alone: no branches.
-
-        behind: the position behind the last step's root.
-        """
-        first = behind + len(outcome.committed) - 1  # the place of the token written last
-        left = context.most_depth - len(outcome.committed)
-        count = min(self.most - 1, left) + self.replaced
-        if count <= self.replaced:
-            return
-        places = [first + slot for slot in range(count)]
-        logits = self._above(outcome, None, places, context)
-        self._guesses = [
-            self._guess(logits[slot], places[slot], context) for slot in range(self.replaced, count)
-        ]
-
-    def _above(
-        self, outcome: Outcome, states: Tensor | None, places: list[int], context: Context
-    ) -> Tensor:
+    def _above(self, below: _Below, context: Context) -> Tensor:
         """Logits (R, V) of a branch's rows above the head, which knows the token written last."""
-        root = outcome.hidden[-1][outcome.deepest + 1]
-        token = torch.tensor([outcome.committed[-1]], device=root.device)
-        noise = [context.noise.u(place, "pick") for place in places]
-        u = torch.tensor([noise], dtype=torch.float64, device=root.device)
+        states = self._states
+        assert states is not None
+        count = len(states)
+        ids = torch.tensor(context.token_ids[-count - 1 :], device=states.device)
+        at = torch.tensor([[count - 1]], device=states.device)
         with torch.inference_mode():
-            rows = None if states is None else states[None]
-            asked = (rows, root[None], token, u, context.sampling)
+            # The last state is the row's that picked the root, whose token is the last one.
+            text = behind(states[None], ids[None], at, self.weights.config.head_context)
+            noise = [context.noise.u(place, "pick") for place in below.places]
+            u = torch.tensor([noise], dtype=torch.float64, device=states.device)
+            rows = None if below.states is None else below.states[None]
+            asked = (rows, text, ids[-1:], u, context.sampling)
             return self.weights.foresee(self.backbone, *asked)[0]
 
     def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:

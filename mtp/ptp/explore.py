@@ -15,6 +15,7 @@ from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Mode, Vocabulary
+from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import picked
 from mtp.ptp.weights import VARIANTS, PtpWeights, load_ptp, shelved
 from mtp.records.noise import (
@@ -92,7 +93,12 @@ class NoiseExplorer:
         self._root = int(token_ids[-1])
         self._last: list[int] = []  # plain sampling's tokens at the last view
         self._cache = PathCache()
-        backbone.prefill(list(token_ids[:-1]), self._cache, stop=stop)
+        widest = max((one.config.head_context for one in drafters.values()), default=0)
+        asked = (-1,) if widest else ()
+        found = backbone.prefill(list(token_ids[:-1]), self._cache, asked, stop)
+        none = torch.zeros(0, backbone.hidden_size, dtype=backbone.dtype, device=backbone.device)
+        self._states = found.get(-1, none)[-widest:]  # of the rows before the root, for heads
+        self._ids = torch.tensor(list(token_ids), device=backbone.device)[-len(self._states) - 1 :]
 
     def view(self, noise: Sequence[float]) -> NoiseView:
         """Everything for one setting of the noise, u_1 … u_N. Raises InputError outside [0, 1).
@@ -154,9 +160,9 @@ class NoiseExplorer:
             states = None
             if weights.adapter is not None:
                 states = found.hidden[-1][1:].view(branches, length, -1)
-            root = found.hidden[-1][:1].expand(branches, -1)
             with torch.inference_mode():
-                rows = weights.foresee(self.backbone, states, root, first, u, self.sampling)
+                text = self._behind(found.hidden[-1][:1], weights).expand(branches)
+                rows = weights.foresee(self.backbone, states, text, first, u, self.sampling)
         if weights.config.variant == "c-ptp":
             p = final_probabilities(rows[:, :-1], self.sampling)
             tokens, sure = picked(p, u[:, 1:])
@@ -175,6 +181,12 @@ class NoiseExplorer:
             torch.cat([p_root[first][:, None].double(), likely.double()], 1).tolist(),
             torch.cat([ones.to(sure.device), sure.double()], 1).tolist(),
         )
+
+    def _behind(self, root: Tensor, weights: PtpWeights) -> Behind:
+        """What a drafter's head reads of the context: root (1, D) is the final state behind it."""
+        states = torch.cat([self._states, root])
+        at = torch.tensor([[len(states) - 1]], device=root.device)
+        return behind(states[None], self._ids[None], at, weights.config.head_context)
 
     def _judged(
         self, name: str, drafted: _Drafted, noise: Sequence[float], known: _Known

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,49 @@ from mtp.sampling import Sampling, cumulative, final_probabilities, picks_from
 HEAD_WIDTH = 64  # of one attention head
 MLP = 3  # times the hidden size
 FIRST_WIDTH = 0.1  # of a soft edge, before training
+Keys = tuple[Tensor, Tensor]
+"""Keys and values (B, heads, T, width) of a layer."""
+
 UNREAD = 0.1  # share of a soft pick that leaves the noise unread
+
+
+@dataclass(frozen=True)
+class Behind:
+    """The text that each of B branches starts behind, as the base reads it.
+
+    states (B, W + 1, D): final states of W rows and of the root, the row that the branch starts
+    behind; 0 before the text's start. following (B, W): the token behind each of the W rows, −1
+    before the text's start.
+    """
+
+    states: Tensor
+    following: Tensor
+
+    @property
+    def root(self) -> Tensor:
+        """The root's state (B, D)."""
+        return self.states[:, -1]
+
+    def expand(self, branches: int) -> Behind:
+        """The same text for many branches, from that of one."""
+        return Behind(self.states.expand(branches, -1, -1), self.following.expand(branches, -1))
+
+
+def behind(states: Tensor, ids: Tensor, roots: Tensor, width: int) -> Behind:
+    """The text behind which N branches start in each of B texts; B · N branches.
+
+    states (B, S, D): final states of all rows. ids (B, S): the texts. roots (B, N): indices of the
+    roots. width: W.
+    """
+    at = roots[:, :, None] + torch.arange(-width, 1, device=roots.device)  # (B, N, W + 1)
+    there = at >= 0
+    index = at.clamp(min=0).flatten(1)
+    found = states.gather(1, index[:, :, None].expand(-1, -1, states.shape[2]))
+    found = found.view(*at.shape, -1) * there[..., None]
+    next_one = (at[..., :-1] + 1).clamp(min=0)
+    tokens = ids.gather(1, next_one.flatten(1)).view(next_one.shape)
+    tokens = tokens.masked_fill(~there[..., :-1], -1)
+    return Behind(found.flatten(0, 1), tokens.flatten(0, 1))
 
 
 class PickHead(nn.Module):
@@ -24,10 +67,10 @@ class PickHead(nn.Module):
 
     Noise rows run beside the tokens they continue, so that they meet neither the verifier's
     distribution behind their root nor the token it picks there. Once the forward is over both are
-    known. The head reads the root's final state, the rows' final states, and in each row the token
-    before the one it foresees: the verifier's for the first, Pick(u, P̂) of the row before for the
-    others. So the noise decides what later rows are given, as it does in plain sampling.
-    At first the head changes no distribution.
+    known. The head reads the final states of the root and of a few rows before it with their
+    tokens, the rows' final states, and in each row the token before the one it foresees: the
+    verifier's for the first, Pick(u, P̂) of the row before for the others. So the noise decides what
+    later rows are given, as it does in plain sampling. At first the head changes no distribution.
     """
 
     def __init__(self, hidden: int, layers: int) -> None:
@@ -53,15 +96,39 @@ class PickHead(nn.Module):
         nn.init.zeros_(self.out.weight)
         self.log_width = nn.Parameter(torch.tensor(FIRST_WIDTH).log())
 
-    def forward(self, states: Tensor, root: Tensor, given: Tensor) -> Tensor:
+    def read(self, states: Tensor, following: Tensor) -> list[Keys]:
+        """What rows see of the text before them: keys and values of each layer.
+
+        states (B, W + 1, D): as in `Behind`. following (B, W, D): embeddings of the tokens behind
+        the W rows, 0 for none.
+        """
+        line = self.root(states)
+        if following.shape[1]:
+            line = line + fn.pad(self.given(following), (0, 0, 0, 1))
+        rotary = self._rotary(line, 0)
+        seen: list[Keys] = []
+        for number, layer in enumerate(self.body.layers, 1):
+            last = number == len(self.body.layers)
+            keys, line = _run_layer(layer, line, rotary, None, keys_only=last)
+            seen.append(keys)
+        return seen
+
+    def forward(self, seen: Sequence[Keys], states: Tensor, given: Tensor) -> Tensor:
         """(B, L, D): the states of L noise rows in each of B branches, refined.
 
-        states (B, L, D) and root (B, D): final states of the rows and of the row they start behind.
-        given (B, L, D): embeddings of the tokens before those that the rows foresee, 0 for none.
+        seen: what `read` gives. states (B, L, D): final states of the rows. given (B, L, D):
+        embeddings of the tokens before those that the rows foresee, 0 for none.
         """
         rows = self.row(states) + self.given(given)
-        line = torch.cat([self.root(root)[:, None], rows], dim=1)
-        return states + self.out(_run_causally(self.body, line)[:, 1:])
+        rotary = self._rotary(rows, seen[0][0].shape[2])
+        for layer, before in zip(self.body.layers, seen, strict=True):
+            _, rows = _run_layer(layer, rows, rotary, before)
+        return states + self.out(_normed(rows, self.body.norm))
+
+    def _rotary(self, rows: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        places = torch.arange(start, start + rows.shape[1], device=rows.device)
+        cos, sin = self.body.rotary_emb(rows, position_ids=places[None])
+        return cos, sin
 
     def softly_picked(self, logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
         """Log-probabilities (B, L, V) of the token that noise u (B, L) picks, where the
@@ -79,21 +146,18 @@ class PickHead(nn.Module):
         return torch.lerp(picked, p, UNREAD).clamp(min=torch.finfo(p.dtype).tiny).log()
 
 
-def _run_causally(body: LlamaModel, states: Tensor) -> Tensor:
-    """The body's final states (B, T, D) of a plain sequence of states (B, T, D).
+def _run_layer(
+    layer: Any,
+    x: Tensor,
+    rotary: tuple[Tensor, Tensor],
+    before: Keys | None,
+    keys_only: bool = False,
+) -> tuple[Keys, Tensor]:
+    """Keys and values of all rows, and the states (B, T, D) of T rows x behind those `before`.
 
-    The same arithmetic as its own forward, without the bookkeeping that takes most of its time on
-    ten rows: a call runs the head about five times.
+    The same arithmetic as the layer's own forward, without the bookkeeping that takes most of its
+    time on ten rows: a call of the drafter runs the head about five times.
     """
-    rotary = body.rotary_emb(
-        states, position_ids=torch.arange(states.shape[1])[None].to(states.device)
-    )
-    for layer in body.layers:
-        states = _run_layer(layer, states, rotary)
-    return _normed(states, body.norm)
-
-
-def _run_layer(layer: Any, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
     attention, mlp = layer.self_attn, layer.mlp
     normed = _normed(x, layer.input_layernorm)
     q, k, v = (
@@ -101,11 +165,17 @@ def _run_layer(layer: Any, x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
         for one in (attention.q_proj, attention.k_proj, attention.v_proj)
     )
     q, k = apply_rotary_pos_emb(q, k, *rotary)
-    seen = fn.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    if before is not None:
+        k, v = torch.cat([before[0], k], 2), torch.cat([before[1], v], 2)
+    if keys_only:
+        return (k, v), x
+    new, old = q.shape[2], k.shape[2] - q.shape[2]
+    mask = torch.ones(new, old + new, dtype=torch.bool, device=x.device).tril(old)
+    seen = fn.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
     x = x + fn.linear(seen, attention.o_proj.weight)
     normed = _normed(x, layer.post_attention_layernorm)
     inner = fn.silu(fn.linear(normed, mlp.gate_proj.weight)) * fn.linear(normed, mlp.up_proj.weight)
-    return x + fn.linear(inner, mlp.down_proj.weight)
+    return (k, v), x + fn.linear(inner, mlp.down_proj.weight)
 
 
 def _normed(x: Tensor, norm: Any) -> Tensor:

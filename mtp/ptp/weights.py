@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +20,7 @@ from mtp.models.catalog import REPOSITORY
 from mtp.models.lora import LowRankAdapter, load_adapter, save_adapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import ANCHORS, EmbeddingName, NoiseEmbedding
-from mtp.ptp.head import PickHead, picks, settle
+from mtp.ptp.head import Behind, PickHead, picks, settle
 from mtp.sampling import Sampling
 
 Variant = Literal["o-ptp", "c-ptp", "independent"]
@@ -35,7 +35,8 @@ class PtpConfig:
 
     temperature, top_k and top_p give its noise its meaning. `longest` is the longest window it was
     trained on. `rank` is the adapter's, 0 for a drafter without noise rows in the base, which
-    drafts by its head alone; `head_layers` counts the layers of its pick head, 0 for none. `gains`
+    drafts by its head alone; `head_layers` counts the layers of its pick head, 0 for none, and
+    `head_context` the rows of the text before the root that the head reads. `gains`
     is H(b), b = 1, 2, …: how many drafts of a branch of b rows stood on held-out text. `stands`
     pairs a confidence with the share of drafts that stood, rising.
     """
@@ -51,6 +52,7 @@ class PtpConfig:
     longest: int = 16
     rank: int = 32
     head_layers: int = 0
+    head_context: int = 0
     gains: tuple[float, ...] = ()
     stands: tuple[tuple[float, float], ...] = ()
 
@@ -125,7 +127,7 @@ class PtpWeights:
         self,
         backbone: Backbone,
         states: Tensor | None,
-        root: Tensor,
+        behind: Behind,
         token_ids: Tensor,
         u: Tensor,
         sampling: Sampling,
@@ -133,17 +135,16 @@ class PtpWeights:
         """Logits (B, L, V) of L noise rows in each of B branches above the head.
 
         states (B, L, D): final states of the rows; None where the base has none, so that the head
-        starts from root (B, D), the final state of the row that each branch starts behind.
-        token_ids (B,): what the verifier picks there. u (B, L): the rows' noise. sampling: of the
-        run, as it decides what the noise picks. The first row of O-PTP and of independent is for
-        the verifier's very token: what it says is of no use.
+        starts from the root's. behind: the text that the branches start behind. token_ids (B,):
+        what the verifier picks there. u (B, L): the rows' noise. sampling: of the run, as it
+        decides what the noise picks. The first row of O-PTP and of independent is for the
+        verifier's very token: what it says is of no use.
         """
         first = self.config.replaced
         known = torch.full(u.shape, -1, dtype=torch.long, device=token_ids.device)
         known[:, first : first + 1] = token_ids[:, None]
 
-        def step(given: Tensor) -> Tensor:
-            return self.above(backbone, states, root, given)
+        step = self.above(backbone, states, behind, u.shape[1])
 
         if self.config.variant == "independent":
             return step(known)
@@ -155,16 +156,23 @@ class PtpWeights:
         return self.told(settle(step, known, first, own, sampling), own, sampling)
 
     def above(
-        self, backbone: Backbone, states: Tensor | None, root: Tensor, given: Tensor
-    ) -> Tensor:
-        """Logits (B, L, V) of rows that are given the tokens (B, L) before theirs, −1 for none."""
-        assert self.head is not None
+        self, backbone: Backbone, states: Tensor | None, behind: Behind, length: int
+    ) -> Callable[[Tensor], Tensor]:
+        """A function from the tokens (B, L) that L = `length` rows are given, −1 for none, to their
+        logits (B, L, V). What is behind the rows is read once.
+        """
+        head = self.head
+        assert head is not None
+        seen = head.read(behind.states.float(), _embedded(backbone, behind.following))
         if states is None:
-            states = root[:, None].expand(-1, given.shape[1], -1)
-        known = given >= 0
-        before = backbone.model.get_input_embeddings()(given.clamp(min=0)).float()
-        refined = self.head(states.float(), root.float(), before * known[:, :, None])
-        return refined.to(backbone.unembedding) @ backbone.unembedding.T
+            states = behind.root[:, None].expand(-1, length, -1)
+        rows = states.float()
+
+        def step(given: Tensor) -> Tensor:
+            refined = head(seen, rows, _embedded(backbone, given))
+            return refined.to(backbone.unembedding) @ backbone.unembedding.T
+
+        return step
 
     def told(self, logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
         """What O-PTP says of rows that have read their noise u (B, L): which token it picks from
@@ -174,6 +182,12 @@ class PtpWeights:
             return logits
         assert self.head is not None
         return self.head.softly_picked(logits.float(), u, sampling)
+
+
+def _embedded(backbone: Backbone, token_ids: Tensor) -> Tensor:
+    """Embeddings (B, L, D) of tokens (B, L) in float32, 0 for −1."""
+    found = backbone.model.get_input_embeddings()(token_ids.clamp(min=0)).float()
+    return found * (token_ids >= 0)[:, :, None]
 
 
 def build_head(config: PtpConfig) -> PickHead | None:

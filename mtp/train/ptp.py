@@ -42,8 +42,8 @@ class Recipe(Schedule):
     to the next one when offset 1 is right as often as `gate` on held-out text, or when the length's
     share of the budget is used up; the i-th length's share is proportional to i. `discount` weighs
     offset j by discount^j. Windows start where the base is unsure more often, `easy` as often where
-    it is not at all. With a pick head of `head_layers` the rows below it are trained as
-    well, with a share `below` of the loss.
+    it is not at all. With a pick head of `head_layers`, which reads `head_context` rows before the
+    root, the rows below it are trained as well, with a share `below` of the loss.
     """
 
     variant: str = "o-ptp"
@@ -51,6 +51,7 @@ class Recipe(Schedule):
     anchors: int = 3
     rank: int = 32
     head_layers: int = 0
+    head_context: int = 0
     below: float = 0.3
     texts: int = 8
     context: int = 1024
@@ -64,7 +65,7 @@ class Recipe(Schedule):
     top_k: int = 0
     top_p: float = 1.0
 
-    MAY_BE_ZERO = ("seed", "top_k", "rank", "head_layers", "below")
+    MAY_BE_ZERO = ("seed", "top_k", "rank", "head_layers", "head_context", "below")
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for unknown variants, embeddings, lengths."""
@@ -122,6 +123,7 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
         longest=recipe.lengths[-1],
         rank=recipe.rank,
         head_layers=recipe.head_layers,
+        head_context=recipe.head_context,
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     adapter = None
@@ -241,7 +243,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=VARIANTS, default=Recipe.variant)
     parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
     parser.add_argument("--lengths", default="1,2,4,8,16", help="of windows, one after another")
-    for name in ("anchors", "rank", "head_layers", "texts", "context", "rows", "top_k", "seed"):
+    for name in (
+        "anchors",
+        "rank",
+        "head_layers",
+        "head_context",
+        "texts",
+        "context",
+        "rows",
+        "top_k",
+        "seed",
+    ):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=getattr(Recipe, name))
     for name in ("below", "easy", "gate", "discount", "learning_rate", "temperature", "top_p"):
         parser.add_argument(

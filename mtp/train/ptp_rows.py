@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mtp.models.backbone import Backbone
+from mtp.ptp.head import behind
 from mtp.ptp.intervals import drawable, intervals, noise_inside, training_shares
 from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.sampling import Sampling, final_probabilities
@@ -240,19 +241,18 @@ def _above(
     states: Tensor | None,
     forced: bool,
 ) -> Predicted:
-    """What the head says, which is given the roots' states and next tokens."""
-    length, width = windows.length, found.states.shape[2]
+    """What the head says, which is given the text behind the rows and the roots' next tokens."""
+    length, config = windows.length, weights.config
     roots = windows.place[:, ::length]  # (B, N)
-    behind = found.states.gather(1, roots[:, :, None].expand(-1, -1, width)).flatten(0, 1)
-    rows = None if states is None else states.reshape(-1, length, width)
+    text = behind(found.states, found.ids, roots, config.head_context)
+    rows = None if states is None else states.reshape(-1, length, states.shape[2])
     u = noise.view(-1, length)
     shape = (*noise.shape, -1)
-    config = weights.config
     tokens = targets(found, windows, shift=0).tokens.view(-1, length)  # whose noise the rows read
     if not forced:
-        logits = weights.foresee(backbone, rows, behind, tokens[:, 0], u, config.sampling)
+        logits = weights.foresee(backbone, rows, text, tokens[:, 0], u, config.sampling)
         return Predicted(logits.view(shape))
-    logits = weights.above(backbone, rows, behind, config.given(tokens))
+    logits = weights.above(backbone, rows, text, length)(config.given(tokens))
     said = weights.told(logits, config.own_noise(u), config.sampling)
     return Predicted(said.view(shape), logits.view(shape))
 

@@ -51,6 +51,8 @@ def viewer_race(race: Race) -> dict[str, Any]:
     """Ticks, places, sentences and figures of a race; its times are the measured ones."""
     lines = standings(race)
     places = {line.decoder: line.place for line in lines}
+    plain = next((racer for racer in race.racers if racer.decoder == "ar"), None)
+    parted = {line.decoder for line in lines if line.same_text is False}
     colours = figures.colours_of(race)
     racers = []
     for racer in race.racers:
@@ -62,6 +64,11 @@ def viewer_race(race: Race) -> dict[str, Any]:
                 "colour": colours[racer.decoder],
                 "place": places[racer.decoder],
                 "calls": lap.calls,
+                "own_text": text(
+                    "race.lane.own.is", tokens=len(lap.ids), plain=len(plain.typical.ids)
+                )
+                if plain is not None and racer.decoder in parted
+                else None,
                 # generate's first tokens end its prefill, so they are shown but not timed
                 "free": len(lap.ticks[0].pieces) if outside and lap.ticks else 0,
                 "ticks": [

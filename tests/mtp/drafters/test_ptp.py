@@ -41,6 +41,7 @@ def weights_for(
     strength: float = 0.1,
     head_layers: int = 0,
     rank: int = 3,
+    head_context: int = 0,
 ) -> PtpWeights:
     """Random weights: a weak adapter, so that a draft is right now and then."""
     generator = torch.Generator().manual_seed(0)
@@ -51,6 +52,7 @@ def weights_for(
         temperature=1.0,
         embedding="constant" if variant == "independent" else "binary",
         head_layers=head_layers,
+        head_context=head_context,
         rank=rank,
     )
     depth = int(model.config.num_hidden_layers)
@@ -103,13 +105,14 @@ def test_an_oracles_drafts_all_stand(
 
 @pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.2])
 @pytest.mark.parametrize(
-    ("name", "head_layers", "rank"),
-    [("llama", 0, 3), ("llama", 2, 3), ("qwen3", 0, 3), ("mistral", 2, 0)],
+    ("name", "head_layers", "rank", "head_context"),
+    [("llama", 0, 3, 0), ("llama", 2, 3, 0), ("qwen3", 0, 3, 0), ("mistral", 2, 0, 9)],
 )
 def test_the_text_is_plain_samplings(
     name: str,
     head_layers: int,
     rank: int,
+    head_context: int,
     temperature: float,
     tiny: Tiny,
     prompt: Prompt,
@@ -133,7 +136,7 @@ def test_the_text_is_plain_samplings(
         plain = write(backbone, Autoregressive(), **request)
         for variant in VARIANTS:
             for layout in layouts:
-                weights = weights_for(tiny(name), variant, 0.1, head_layers, rank)
+                weights = weights_for(tiny(name), variant, 0.1, head_layers, rank, head_context)
                 made = ParallelTokens(weights, backbone, **layout)
                 run = write(backbone, made, **request)
                 assert run.output_ids == plain.output_ids, (variant, layout, seed)
@@ -171,7 +174,7 @@ def test_rejection_keeps_the_distribution(variant: str, tiny: Tiny, write: Write
 
 def block_of(made: ParallelTokens, guesses: list[int], backbone: Backbone, prompt: list[int]):  # type: ignore[no-untyped-def]
     """A step's block with these drafts, and the cache of the prompt before its last token."""
-    made._guesses = [Guess(token, -0.5, 0.6) for token in guesses]
+    made._foresee = lambda context: [Guess(token, -0.5, 0.6) for token in guesses]  # type: ignore[method-assign]
     context = Context(
         token_ids=prompt,
         prompt_length=len(prompt),

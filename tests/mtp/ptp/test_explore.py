@@ -70,13 +70,14 @@ def test_drafted_tokens_are_one_forward_of_the_noise(variant, explorer):
     assert drafted.tokens[0] == wanted
 
 
+@pytest.mark.parametrize("head_context", [0, 3, 20])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_with_a_head_the_first_token_is_the_verifiers_and_the_rest_the_drafters(
-    variant, tiny, tiny_vocabulary
+    variant, head_context, tiny, tiny_vocabulary
 ):
     """What the explorer foresees is what a decoding step drafts behind the same text."""
     model = tiny("llama")
-    backbone, weights = Backbone(model), weights_for(model, variant, 0.3, head_layers=2)
+    backbone, weights = Backbone(model), weights_for(model, variant, 0.3, 2, 3, head_context)
     explorer = NoiseExplorer(backbone, tiny_vocabulary, {variant: weights}, PROMPT, SAMPLING)
     drafter = ParallelTokens(weights, backbone, 5, 5, "single")
     request = Request(tuple(PROMPT), SAMPLING, 3, max_new_tokens=20)

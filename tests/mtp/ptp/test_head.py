@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mtp.ptp.head import PickHead, picks, settle
+from mtp.ptp.head import PickHead, behind, picks, settle
 from mtp.sampling import Sampling, final_probabilities, pick
 
 SAMPLINGS = [Sampling(0.7), Sampling(1.2, top_k=3), Sampling(1.0, top_p=0.6), Sampling(0.0)]
@@ -81,17 +81,31 @@ def test_settled_rows_are_those_of_one_after_another(first: int) -> None:
     assert torch.equal(settle(step, guess, first, u, sampling), found)  # whatever was guessed
 
 
-def test_layers_run_as_transformers_runs_them() -> None:
+@pytest.mark.parametrize("width", [0, 4])
+def test_layers_run_as_transformers_runs_them(width: int) -> None:
+    """Read behind and rows apart, against one line through the whole body."""
     torch.manual_seed(0)
     head = PickHead(128, 2)
     for parameter in head.parameters():
         parameter.data.add_(0.1 * torch.randn_like(parameter))
-    states, root, given = torch.randn(3, 6, 128), torch.randn(3, 128), torch.randn(3, 6, 128)
-    rows = head.row(states) + head.given(given)
-    line = torch.cat([head.root(root)[:, None], rows], dim=1)
-    theirs = head.body(inputs_embeds=line).last_hidden_state[:, 1:]
-    mine = head(states, root, given)
-    torch.testing.assert_close(mine, states + head.out(theirs), atol=1e-5, rtol=0)
+    text, following = torch.randn(3, width + 1, 128), torch.randn(3, width, 128)
+    states, given = torch.randn(3, 6, 128), torch.randn(3, 6, 128)
+    before = head.root(text)
+    before[:, :width] += head.given(following)
+    line = torch.cat([before, head.row(states) + head.given(given)], dim=1)
+    theirs = states + head.out(head.body(inputs_embeds=line).last_hidden_state[:, width + 1 :])
+    mine = head(head.read(text, following), states, given)
+    torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
+
+
+def test_what_is_behind_a_branch() -> None:
+    """States and tokens of the rows before each root; nothing before the text's start."""
+    states = torch.arange(1.0, 13).view(2, 6, 1)
+    ids = torch.arange(20, 32).view(2, 6)
+    found = behind(states, ids, torch.tensor([[5, 1], [0, 3]]), 2)
+    assert found.states[:, :, 0].tolist() == [[4, 5, 6], [0, 1, 2], [0, 0, 7], [8, 9, 10]]
+    assert found.following.tolist() == [[24, 25], [-1, 21], [-1, -1], [28, 29]]
+    assert found.root[:, 0].tolist() == [6, 2, 7, 10]
 
 
 @pytest.mark.parametrize("length", [1, 2])

@@ -73,10 +73,9 @@ def texts(data, verifier):
     return read_texts(data, verifier.vocabulary)
 
 
-def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0, rank=4):
-    recipe = Recipe(
-        **SMALL | {"variant": variant, "steps": 1, "head_layers": head_layers, "rank": rank}
-    )
+def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0, rank=4, head_context=0):
+    shape = {"head_layers": head_layers, "head_context": head_context, "rank": rank}
+    recipe = Recipe(**SMALL | {"variant": variant, "steps": 1} | shape)
     weights = build(recipe, verifier)
     generator = torch.Generator().manual_seed(1)
     for one in weights.adapter.up if weights.adapter is not None else ():
@@ -109,12 +108,17 @@ def test_windows_see_their_text_and_themselves_only(texts, verifier):
 
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
-@pytest.mark.parametrize(("head_layers", "rank"), [(0, 4), (2, 4), (2, 0)])
-def test_a_training_row_is_a_decoding_row(variant, head_layers, rank, texts, verifier):
+@pytest.mark.parametrize(
+    ("head_layers", "rank", "head_context"),
+    [(0, 4, 0), (2, 4, 0), (2, 4, 5), (2, 0, 0), (1, 0, 70)],
+)
+def test_a_training_row_is_a_decoding_row(
+    variant, head_layers, rank, head_context, texts, verifier
+):
     """A packed window gives the logits that the drafter's block gives for that prefix and noise,
     and what it guesses from them once the next token is known.
     """
-    weights = weights_for(verifier, variant, head_layers=head_layers, rank=rank)
+    weights = weights_for(verifier, variant, 0.2, head_layers, rank, head_context)
     text = texts[0][0]
     found = read(verifier.backbone, [text], SAMPLING)
     windows = choose_windows(found, 5, 4, torch.Generator().manual_seed(0))
@@ -132,10 +136,10 @@ def test_a_training_row_is_a_decoding_row(variant, head_layers, rank, texts, ver
 
     drafter = ParallelTokens(weights, verifier.backbone, 4, 4, "single")
     prompt = text.ids[: root + 1].tolist()
-    context = Context(prompt, len(prompt), {}, Known(0), SAMPLING, "coupled", 30, 60)
-    draft = drafter.propose(context)
     cache = PathCache()
-    verifier.backbone.prefill(prompt[:-1], cache)
+    states = verifier.backbone.prefill(prompt[:-1], cache, drafter.hidden_layers)
+    context = Context(prompt, len(prompt), states, Known(0), SAMPLING, "coupled", 30, 60)
+    draft = drafter.propose(context)
     block = Block(prompt[-1], probes=draft.probes, hidden_layers=drafter.hidden_layers)
     apart = verifier.backbone.forward(block, cache)
     if head_layers == 0:
@@ -150,15 +154,22 @@ def test_a_training_row_is_a_decoding_row(variant, head_layers, rank, texts, ver
         ),
         ProbeOutput(apart.logits[1:], {layer: h[1:] for layer, h in apart.hidden.items()}),
     )
-    assert len(drafter._guesses) >= 3
+    after = replace(
+        context,
+        token_ids=[*prompt, int(text.ids[root + 1])],
+        hidden={layer: states[:1] for layer, states in apart.hidden.items()},
+    )
+    drafter._remember(after)
+    guesses = drafter._foresee(after)
+    assert len(guesses) >= 3
     if variant == "c-ptp":
         wanted = final_probabilities(together[rows], SAMPLING)
-        for guess, q in zip(drafter._guesses, wanted, strict=rank > 0):  # a head drafts 3 of 4
+        for guess, q in zip(guesses, wanted, strict=rank > 0):  # a head drafts 3 of 4
             torch.testing.assert_close(guess.q, q, atol=1e-3, rtol=0)
     else:
         best = together[rows][1:].log_softmax(-1).max(-1)
-        assert [guess.token for guess in drafter._guesses] == best.indices.tolist()
-        mine = torch.tensor([guess.log_q for guess in drafter._guesses])
+        assert [guess.token for guess in guesses] == best.indices.tolist()
+        mine = torch.tensor([guess.log_q for guess in guesses])
         torch.testing.assert_close(mine, best.values, atol=1e-3, rtol=0)
 
 

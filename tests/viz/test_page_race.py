@@ -1,0 +1,38 @@
+"""What page Race is sent: places, sentences, and which racer wrote another text."""
+
+from __future__ import annotations
+
+import json
+
+from plotly.utils import PlotlyJSONEncoder
+
+from mtp.records.race import Lap, Race, Racer, Tick
+from viz.pages.race import viewer_race
+
+
+def lap(ids: tuple[int, ...], seconds: float) -> Lap:
+    ticks = tuple(
+        Tick(seconds * (k + 1) / len(ids), ((chr(i), "verifier"),)) for k, i in enumerate(ids)
+    )
+    return Lap(ticks, len(ids), len(ids), len(ids), seconds, 0.0, seconds, ids)
+
+
+def race_of(*racers: tuple[str, tuple[int, ...], float]) -> Race:
+    made = tuple(Racer(name, (lap(ids, seconds),)) for name, ids, seconds in racers)
+    return Race("Hello", "tiny", "float32", "cpu", 0.7, 0, 8, 1, made)
+
+
+def test_a_racer_with_another_text_says_how_long_it_is() -> None:
+    shown = viewer_race(
+        race_of(("ar", (65, 66, 67), 1.0), ("hf", (65, 70), 1.0), ("pld", (65, 66, 67), 0.5))
+    )
+    json.dumps(shown, cls=PlotlyJSONEncoder)
+    words = {racer["decoder"]: racer["own_text"] for racer in shown["racers"]}
+    assert words["ar"] is None and words["pld"] is None
+    assert "2 tokens, not 3" in words["hf"]
+    assert [racer["place"] for racer in shown["racers"]] == [2, 3, 1]
+
+
+def test_without_plain_decoding_no_text_is_called_another() -> None:
+    shown = viewer_race(race_of(("hf", (65, 70), 1.0), ("pld", (65, 66, 67), 0.5)))
+    assert all(racer["own_text"] is None for racer in shown["racers"])
