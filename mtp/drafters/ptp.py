@@ -19,8 +19,9 @@ from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
 from mtp.models.backbone import Backbone
 from mtp.ptp.allocate import allocate, chances_of_ending
 from mtp.ptp.head import behind
+from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
-from mtp.sampling import cumulative, final_probabilities, interval, pick_from
+from mtp.sampling import final_probabilities
 from mtp.tree import Probes, chain
 
 Branching = Literal["partial", "full", "single"]
@@ -146,10 +147,8 @@ class ParallelTokens:
                 return []
             logits = self._above(below, context)
         assert logits is not None
-        return [
-            self._guess(logits[slot], below.places[slot], context)
-            for slot in range(self.replaced, len(below.places))
-        ]
+        first = self.replaced
+        return self._guesses(logits[first:], below.places[first:], context)
 
     def _above(self, below: _Below, context: Context) -> Tensor:
         """Logits (R, V) of a branch's rows above the head, which knows the token written last."""
@@ -167,19 +166,19 @@ class ParallelTokens:
             asked = (rows, text, ids[-1:], u, context.sampling)
             return self.weights.foresee(self.backbone, *asked)[0]
 
-    def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
-        """What a row foresees: logits (V,), and the position whose noise it read."""
+    def _guesses(self, logits: Tensor, places: list[int], context: Context) -> list[Guess]:
+        """What rows foresee: logits (R, V), and the positions whose noise they read."""
         chance = self.weights.config.chance
         if self.name != "c-ptp":
             best = logits.float().log_softmax(-1).max(-1)
-            log_p = float(best.values)
-            return Guess(int(best.indices), log_p, chance(math.exp(log_p)))
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            return [Guess(token, log_p, chance(math.exp(log_p))) for token, log_p in pairs]
         q = final_probabilities(logits, context.sampling)
-        edges = cumulative(q)
-        u = context.noise.u(position + 1, "pick")
-        token = pick_from(u, edges)
-        low, high = interval(token, edges)
-        return Guess(token, float(q[token].log()), chance(2 * min(u - low, high - u)), q)
+        noise = [context.noise.u(place + 1, "pick") for place in places]
+        tokens, sure = picked(q, torch.tensor(noise, dtype=torch.float64, device=q.device))
+        log_q = q.gather(1, tokens[:, None])[:, 0].log().tolist()
+        found = zip(tokens.tolist(), log_q, sure.tolist(), q, strict=True)
+        return [Guess(token, log_p, chance(c), row) for token, log_p, c, row in found]
 
     def _share(self, guesses: list[Guess], context: Context) -> tuple[list[int], list[float]]:
         """Rows of the branches behind 0, 1, … all drafts, and the chance that each is needed."""

@@ -79,11 +79,12 @@ class Oracle(ParallelTokens):
         super().__init__(weights, backbone, most, budget)
         self.text = text
 
-    def _guess(self, logits: Tensor, position: int, context: Context) -> Guess:
-        at = position + (1 if self.name == "c-ptp" else 0)
-        token = self.text[min(at, len(self.text) - 1)]
-        q = torch.nn.functional.one_hot(torch.tensor(token), len(logits)).double()
-        return Guess(token, 0.0, 1.0, q if self.name == "c-ptp" else None)
+    def _guesses(self, logits: Tensor, places: list[int], context: Context) -> list[Guess]:
+        shift = 1 if self.name == "c-ptp" else 0
+        tokens = [self.text[min(place + shift, len(self.text) - 1)] for place in places]
+        q = torch.nn.functional.one_hot(torch.tensor(tokens), logits.shape[1]).double()
+        rows = q if self.name == "c-ptp" else [None] * len(tokens)
+        return [Guess(token, 0.0, 1.0, row) for token, row in zip(tokens, rows, strict=True)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
