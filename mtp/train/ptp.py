@@ -32,6 +32,7 @@ from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts
 
 QUICK_TEXTS = 24
+MEMORY = 6.0  # GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,15 +164,25 @@ def train(
     recipe: Recipe,
     *,
     save_every: float = 120.0,
+    memory: float = MEMORY,
     report: Callable[[str], None] = lambda line: None,
 ) -> PtpWeights:
-    """Trains in `folder` until the budget is used; goes on from the checkpoint that is there."""
+    """Trains in `folder` until the budget is used; goes on from the checkpoint that is there.
+
+    memory: GiB that may hold the base's keys and values of all texts, so that it reads each once;
+    where they need more, it reads the texts of every step.
+    """
     settings = dataclasses.asdict(recipe) | {
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
     }
     backbone = verifier.backbone
     weights = build(recipe, verifier)
+    texts = [text.cut(recipe.context) for text in training]
+    caches = weights.adapter is not None
+    survey = None
+    if not caches or Survey.size(backbone, texts) <= memory * 2**30:
+        survey = Survey(backbone, texts, recipe.sampling, caches)
     loop = Loop(
         RunFolder(folder, settings, free=("minutes", "steps")),
         recipe,
@@ -185,8 +196,6 @@ def train(
     counts = loop.progress.counts
     quick = [text.cut(recipe.context) for text in held_out[:QUICK_TEXTS]]
     rng = np.random.default_rng([recipe.seed, loop.progress.step])
-    texts = [text.cut(recipe.context) for text in training]
-    survey = None if weights.adapter is not None else Survey(backbone, texts, recipe.sampling)
     source = batches(texts, rng, recipe.texts)
     for _ in loop:
         length = recipe.lengths[int(counts["stage"])]
@@ -261,6 +270,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--dtype", help="of the base model; chosen for the processor")
     parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
+    parser.add_argument(
+        "--memory", type=float, default=MEMORY, help="GiB for what the base reads in the texts"
+    )
     parser.add_argument("--export", type=Path, help="only write the run's drafter and its card")
     parser.add_argument(
         "--prompts", type=int, default=40, help="held-out prompts decoded for the card"
@@ -292,6 +304,7 @@ def run(args: argparse.Namespace) -> int:
         held_out,
         recipe,
         save_every=args.save_every,
+        memory=args.memory,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return 0

@@ -65,22 +65,30 @@ def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
 
 
 class Survey:
-    """Texts as the frozen base reads them, read once and kept: enough for drafters without an
-    adapter, whose training then needs no forward of the base.
+    """Texts as the frozen base reads them, read once and kept, so that training runs the base on
+    noise rows alone, if at all.
 
-    It holds a final state (D,) and a few numbers for every token.
+    Kept for every token: a final state (D,), a few numbers and, with `caches`, each layer's key and
+    value, for drafters with an adapter. States, keys and values are kept in bfloat16.
     """
 
-    def __init__(self, backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        texts: Sequence[Text],
+        sampling: Sampling,
+        caches: bool = False,
+    ) -> None:
         self._backbone = backbone
         self._kept: dict[int, Read] = {}
+        self._layers: dict[int, list[tuple[Tensor, Tensor]]] = {}
         order = sorted(range(len(texts)), key=lambda index: len(texts[index].ids))
         for start in range(0, len(order), SURVEYED):
             group = order[start : start + SURVEYED]
             found = read(backbone, [texts[index] for index in group], sampling)
             for row, index in enumerate(group):
-                size = len(texts[index].ids)
-                self._kept[id(texts[index])] = Read(
+                size, key = len(texts[index].ids), id(texts[index])
+                self._kept[key] = Read(
                     ids=found.ids[row, :size].clone(),
                     places=found.places[row, :size].clone(),
                     low=found.low[row, :size].clone(),
@@ -90,9 +98,25 @@ class Survey:
                     doubt=found.doubt[row, :size].clone(),
                     cache=None,
                 )
+                if caches:
+                    self._layers[key] = [
+                        (_by_token(keys[row], size), _by_token(values[row], size))
+                        for keys, values in _layers_of(found.cache)
+                    ]
+
+    @staticmethod
+    def size(backbone: Backbone, texts: Sequence[Text]) -> int:
+        """Bytes that keys and values of the texts take."""
+        config = backbone.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or (
+            config.hidden_size // config.num_attention_heads
+        )
+        numbers = 2 * config.num_hidden_layers * heads * width
+        return 2 * int(numbers) * sum(len(text.ids) for text in texts)
 
     def read(self, texts: Sequence[Text]) -> Read:
-        """What `read` gives for some of the texts, without its cache."""
+        """What `read` gives for some of the texts; a cache where those are kept."""
         kept = [self._kept[id(text)] for text in texts]
 
         def padded_with(name: str, value: float) -> Tensor:
@@ -110,8 +134,38 @@ class Survey:
             logits,
             states,
             padded_with("doubt", 0.0),
-            None,
+            self._cache_of(texts),
         )
+
+    def _cache_of(self, texts: Sequence[Text]) -> DynamicCache | None:
+        layers = [self._layers[id(text)] for text in texts if id(text) in self._layers]
+        if not layers:
+            return None
+        cache = DynamicCache()
+        for index in range(len(layers[0])):
+            keys, values = (
+                nn.utils.rnn.pad_sequence([one[index][part] for one in layers], batch_first=True)
+                .transpose(1, 2)
+                .to(self._backbone.dtype)
+                for part in (0, 1)
+            )
+            cache.update(keys, values, index)
+        return cache
+
+
+def _layers_of(cache: DynamicCache | None) -> list[tuple[Tensor, Tensor]]:
+    """Keys and values (B, heads, S, width) of each layer."""
+    found = []
+    for layer in cache.layers if cache is not None else ():
+        assert isinstance(layer, DynamicLayer)
+        assert layer.keys is not None and layer.values is not None
+        found.append((layer.keys, layer.values))
+    return found
+
+
+def _by_token(states: Tensor, size: int) -> Tensor:
+    """The first tokens' (S, heads, width) of a text's keys or values (heads, S', width)."""
+    return states[:, :size].transpose(0, 1).to(torch.bfloat16).contiguous()
 
 
 @dataclass(frozen=True)
@@ -213,10 +267,8 @@ def predict(
         return _above(backbone, weights, found, windows, noise, None, forced)
     assert found.cache is not None
     cache = DynamicCache()
-    for index, layer in enumerate(found.cache.layers):
-        assert isinstance(layer, DynamicLayer)
-        assert layer.keys is not None and layer.values is not None
-        cache.update(layer.keys, layer.values, index)
+    for index, (keys, values) in enumerate(_layers_of(found.cache)):
+        cache.update(keys, values, index)
     with weights.adapter.gate(backbone.model, 0):
         out = backbone.model(
             inputs_embeds=weights.noise(noise).to(backbone.dtype),

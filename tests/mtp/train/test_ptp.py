@@ -175,7 +175,7 @@ def test_a_training_row_is_a_decoding_row(
 
 def test_a_survey_reads_as_the_base_does(texts, verifier):
     some = [text.cut(60) for text in texts[0][:20]]
-    survey = Survey(verifier.backbone, some, SAMPLING)
+    survey = Survey(verifier.backbone, some, SAMPLING, caches=True)
     chosen = [some[3], some[11]]
     kept, found = survey.read(chosen), read(verifier.backbone, chosen, SAMPLING)
     for name in ("ids", "places"):
@@ -188,6 +188,16 @@ def test_a_survey_reads_as_the_base_does(texts, verifier):
             rtol=0,
         )
     assert (kept.logits - found.logits)[found.places].abs().max() < 0.05 * found.logits.std()
+    weights = weights_for(verifier)
+    windows = choose_windows(found, 3, 4, torch.Generator().manual_seed(0))
+    noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
+    with torch.no_grad():
+        mine, theirs = (
+            predict(verifier.backbone, weights, one, windows, noise).logits for one in (kept, found)
+        )
+    assert (mine - theirs).abs().max() < 0.05 * theirs.std()
+    assert Survey.size(verifier.backbone, some) == 2 * 2 * 2 * 16 * sum(len(t.ids) for t in some)
+    assert Survey(verifier.backbone, some, SAMPLING).read(chosen).cache is None
 
 
 def test_what_rows_are_to_foresee(texts, verifier):
