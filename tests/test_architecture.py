@@ -26,6 +26,8 @@ ORDER: tuple[tuple[str, ...], ...] = (
     ("mtp.run",),
     ("mtp.lossless",),
     ("mtp.train", "mtp.bench"),
+    ("mtp.arguments",),
+    ("mtp.recording",),
     ("mtp.__main__",),
 )
 

@@ -15,6 +15,8 @@ async function pullRace() {
   race.data = answer;
   race.end = Math.max(...answer.racers.map((racer) => racer.ticks.at(-1)?.seconds ?? 0));
   find("controls").disabled = false;
+  find("label").textContent = answer.recorded ? TEXTS["race.recorded"] : "";
+  find("title").textContent = find("title").title = answer.title;
   buildLanes();
   find("said").replaceChildren(...answer.said.map((sentence) => make("p", {}, sentence)));
   drawFigures();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import torch
@@ -13,25 +12,20 @@ from torch import Tensor
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
-from mtp.models.verifier import Verifier
-from mtp.models.vocabulary import Mode, Vocabulary
+from mtp.models.vocabulary import Vocabulary
 from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import picked
-from mtp.ptp.weights import VARIANTS, PtpWeights, load_ptp, shelved
+from mtp.ptp.weights import PtpWeights
 from mtp.records.noise import (
     IMPOSSIBLE,
-    DrafterFacts,
     Foreseen,
-    NoiseRecord,
     NoiseView,
     Picked,
-    Question,
     Sweep,
     Tally,
 )
 from mtp.records.trace import Kind
 from mtp.sampling import (
-    Noise,
     Sampling,
     cumulative,
     final_probabilities,
@@ -45,7 +39,6 @@ STRIP = 8  # most probable tokens of a strip
 SWEPT = 48  # values of a sweep
 NOISES = 40  # draws of a tally
 MOST_PLACES = 16
-SHOWN = 240  # bytes of the context that a view shows
 PLAIN = "plain"
 
 
@@ -303,77 +296,6 @@ def _rows_of(weights: PtpWeights, u: Tensor) -> Probes:
         embeds=embeds,
         sees=sees,
         adapter=weights.adapter,
-    )
-
-
-def explorer_of(
-    verifier: Verifier, question: Question, stop: Callable[[], bool] = lambda: False
-) -> NoiseExplorer:
-    """The question's context with every drafter that ships for the verifier.
-
-    Raises InputError for a prompt that is no good or too long, or another number of places.
-    """
-    drafters: dict[str, PtpWeights] = {}
-    for variant in VARIANTS:
-        folder = shelved(variant, verifier)
-        if folder is not None:
-            drafters[variant] = load_ptp(folder, verifier)
-    longest = min((one.config.longest for one in drafters.values()), default=MOST_PLACES)
-    if not 2 <= question.places <= longest:
-        raise InputError(f"The places are {question.places}; they can be from 2 to {longest}.")
-    return NoiseExplorer(
-        verifier.backbone,
-        verifier.vocabulary,
-        drafters,
-        context_of(verifier.vocabulary, question),
-        Sampling(question.temperature, question.top_k, question.top_p),
-        stop,
-    )
-
-
-def context_of(vocabulary: Vocabulary, question: Question) -> list[int]:
-    """The prompt's tokens and those of the answer so far."""
-    ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
-    return ids + vocabulary.encode_answer(question.answer)
-
-
-def noise_of(question: Question, length: int) -> tuple[float, ...]:
-    """The noise that a run with the question's seed meets behind a context of this length."""
-    noise = Noise(question.seed)
-    return tuple(noise.u(length + place, "pick") for place in range(question.places))
-
-
-def record(
-    verifier: Verifier,
-    question: Question,
-    explorer: NoiseExplorer,
-    tell: Callable[[float], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
-) -> NoiseRecord | None:
-    """The first view of a context; None where it was stopped. Seeded: the same every time."""
-    vocabulary = verifier.vocabulary
-    ids = context_of(vocabulary, question)
-    noise = noise_of(question, len(ids))
-    view = explorer.view(noise)
-    tallies = explorer.tallies(question.places, NOISES, question.seed, tell, stop)
-    if tallies is None:
-        return None
-    said = b"".join(vocabulary.bytes_of(token) for token in ids)[-SHOWN:]
-    return NoiseRecord(
-        model=verifier.name,
-        weights_sha256=verifier.weights_sha256,
-        dtype=verifier.dtype,
-        device=verifier.device,
-        question=question,
-        context=said.decode("utf-8", errors="ignore"),
-        view=view,
-        sweeps={name: explorer.sweep(name, noise, 0) for name in explorer.drafters},
-        noises=NOISES,
-        tallies=tallies,
-        drafters={
-            name: DrafterFacts(one.config.expected(), one.config.replaced)
-            for name, one in explorer.drafters.items()
-        },
     )
 
 

@@ -6,7 +6,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
+
+from mtp.records import versioned
 from mtp.records.trace import Source
+
+VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,18 @@ class Race:
     max_new_tokens: int
     repeats: int
     racers: tuple[Racer, ...]
+
+    def to_json(self) -> str:
+        """The race as JSON text; `from_json` reads it back."""
+        return versioned.to_json(_ADAPTER, self, VERSION)
+
+    @classmethod
+    def from_json(cls, content: str | bytes) -> Race:
+        """Reads a race. Raises TraceError for what is none."""
+        return versioned.from_json(_ADAPTER, content, VERSION, "recorded race")
+
+
+_ADAPTER: TypeAdapter[Race] = TypeAdapter(Race)
 
 
 @dataclass(frozen=True)

@@ -78,15 +78,20 @@ def test_a_unions_nodes_say_who_drafted_them(visit) -> None:
 
 def test_a_race_of_three_to_its_finish(visit) -> None:
     page = visit.open("?tab=race")
+    label = part(page, "label", "#race-view")
+    expect(label).to_have_text("recorded race")  # before any model is here
+    expect(page.locator("#race-view .ds-lane-done")).to_have_count(4)
     page.get_by_text("Model and sampling").click()
     choose_model(page, "smollm2")
     page.locator("#max_new_tokens input").fill("12")
     page.locator("#temperature input").fill("0")
     page.locator("#race-prompt textarea").fill(PROMPT)
     page.locator("#race-repeats input").fill("1")
+    page.locator("#race-decoders .token", has_text="esp+stand").locator(".token-remove").click()
     page.locator("#race-start").click()
+    expect(label).to_have_text("", timeout=SLOW_MS)
     lanes = page.locator("#race-view .ds-lane")
-    expect(lanes).to_have_count(3, timeout=SLOW_MS)
+    expect(lanes).to_have_count(3)
     expect(page.locator("#race-view .ds-lane-done")).to_have_count(3, timeout=SLOW_MS)
     expect(part(page, "caption", "#race-view")).to_contain_text("All have finished")
     texts = [lane.locator(".ds-lane-text").inner_text() for lane in lanes.all()]

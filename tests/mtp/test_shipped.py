@@ -11,7 +11,8 @@ from mtp.circuits.shelf import heads_for
 from mtp.drafters.options import shipped
 from mtp.models import catalog
 from mtp.models.verifier import load_verifier
-from mtp.ptp.explore import PLAIN, explorer_of
+from mtp.ptp.explore import PLAIN
+from mtp.ptp.question import explorer_of
 from mtp.records.noise import Question
 from mtp.records.settings import Settings
 from mtp.run import start

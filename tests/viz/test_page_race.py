@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from plotly.utils import PlotlyJSONEncoder
 
+from mtp.errors import TraceError
 from mtp.records.race import Lap, Race, Racer, Tick
-from viz.pages.race import viewer_race
+from viz.pages.race import RECORDED, viewer_race
 
 
 def lap(ids: tuple[int, ...], seconds: float) -> Lap:
@@ -20,6 +22,16 @@ def lap(ids: tuple[int, ...], seconds: float) -> Lap:
 def race_of(*racers: tuple[str, tuple[int, ...], float]) -> Race:
     made = tuple(Racer(name, (lap(ids, seconds),)) for name, ids, seconds in racers)
     return Race("Hello", "tiny", "float32", "cpu", 0.7, 0, 8, 1, made)
+
+
+def test_a_recorded_race_reads_back() -> None:
+    content = RECORDED.read_bytes()
+    race = Race.from_json(content)
+    assert Race.from_json(race.to_json()) == race
+    assert len({lap.ids for racer in race.racers for lap in racer.laps}) == 1  # one text
+    for broken in ("", "{}", content.decode().replace('"version": 1', '"version": 9')):
+        with pytest.raises(TraceError):
+            Race.from_json(broken)
 
 
 def test_a_racer_with_another_text_says_how_long_it_is() -> None:

@@ -201,7 +201,8 @@ class Actions:
     def linked(self, request: gr.Request) -> Any:
         """What the address says of the fields; nothing where it only names a page."""
         query = dict(request.query_params)
-        return query if query.keys() - {"tab"} else _KEEP
+        said = {name for name in query if not name.startswith("__")}  # those are Gradio's own
+        return query if said - {"tab"} else _KEEP
 
     def fill(self, query: dict[str, str] | None) -> list[Any]:
         """Fills the fields from the address."""
@@ -221,15 +222,14 @@ class Actions:
         return self._filled({key: value for key, value in query.items() if key != "dtype"})
 
     def _filled(self, query: Mapping[str, str]) -> list[Any]:
-        """Values of the fields that an address holds."""
+        """Values of the fields that an address holds; what it does not say stays."""
         values = shell.from_query(query)
-        drafter = drafter_choice.known(query.get("drafter"))
-        return [
-            *(values.get(name, _KEEP) for name in vars(self.header)),
-            query.get("prompt", _KEEP),
-            *self.choice.from_link(drafter, query),
-            *self.choice.shown(drafter),
-        ]
+        said = [values.get(name, _KEEP) for name in vars(self.header)]
+        said.append(query.get("prompt", _KEEP))
+        if "drafter" not in query:
+            return said + [_KEEP] * (len(self.choice.components) + len(self.choice.rows))
+        drafter = drafter_choice.known(query["drafter"])
+        return [*said, *self.choice.from_link(drafter, query), *self.choice.shown(drafter)]
 
     def _from_query(self, query: Mapping[str, str]) -> tuple[str, str | None, Settings]:
         """The run that an address asks for."""

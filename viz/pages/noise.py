@@ -123,7 +123,7 @@ def _answer(
 
 def _explorer(desk: Desk, shown: Shown, job: Job) -> Any:
     """The context's explorer on the loaded model; made anew where another took its place."""
-    from mtp.ptp.explore import explorer_of
+    from mtp.ptp.question import explorer_of
 
     record = shown.record
     verifier = desk.verifier(record.model, record.dtype, job)
@@ -270,7 +270,7 @@ def _explore_into(
     def work(job: Job) -> None:
         job.tell(text("status.importing"))
         from mtp.models.vocabulary import check_prompt
-        from mtp.ptp.explore import explorer_of, record
+        from mtp.ptp.question import explorer_of, record
         from mtp.sampling import Sampling
 
         check_prompt(question.prompt)

@@ -18,15 +18,15 @@ from viz.pages.common import busy, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept
 from viz.texts import part, table, text
 
+RECORDED = panel.ASSETS / "races" / "first.json"  # what the page shows at first
 OUTSIDE = ("hf", "hf-pld")  # transformers' own generate, plain and with prompt lookup
-DEFAULT = ["hf", "ar", "pld"]
 EVEN = 0.02  # a ratio this near 1 is called even
 
 
-def race_view(races: Kept[Race]) -> gr.HTML:
-    """A component that replays the race named in its value, {"race"}."""
+def race_view(races: Kept[Race], first: str) -> gr.HTML:
+    """A component that replays the race named in its value, {"race"}; `first` before another."""
     return gr.HTML(
-        value=None,
+        value={"race": first},
         html_template=panel.markup("race"),
         js_on_load=panel.scripts(
             "page", "figure", "race",
@@ -42,7 +42,9 @@ def _race_of(races: Kept[Race]) -> Any:
     def race_of(name: str) -> dict[str, Any]:
         """A race as the page replays it."""
         race = races.get(name)
-        return {"error": text("error.gone")} if race is None else viewer_race(race)
+        if race is None:
+            return {"error": text("error.gone")}
+        return {**viewer_race(race), "recorded": name == RECORDED.stem}
 
     return race_of
 
@@ -77,7 +79,16 @@ def viewer_race(race: Race) -> dict[str, Any]:
                 ],
             }
         )
+    title = text(
+        "race.title",
+        model=race.model,
+        dtype=race.dtype,
+        device=race.device,
+        temperature=f"{race.temperature:g}",
+        prompt=" ".join(race.prompt.split()),
+    )
     return {
+        "title": title,
         "racers": racers,
         "said": [sentence(line, race) for line in lines],
         "table": _table(lines, race),
@@ -135,22 +146,27 @@ def _table(lines: list[Standing], race: Race) -> dict[str, Any]:
 
 def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) -> None:
     """Lays the page out and binds its events."""
+    recorded = Race.from_json(RECORDED.read_bytes())
+    races.pin(RECORDED.stem, recorded)
     names = [*OUTSIDE, *(name for name in shipped() if name != "draft-model"), *UNIONS]
     with gr.Column(elem_id="race-controls"):
         prompt = prompt_box("race-prompt")
+        prompt.value = recorded.prompt
         decoders = gr.Dropdown(
             names,
-            value=DEFAULT,
+            value=[racer.decoder for racer in recorded.racers],
             multiselect=True,
             label=text("race.decoders"),
             elem_id="race-decoders",
         )
-        repeats = gr.Number(3, precision=0, label=text("race.repeats"), elem_id="race-repeats")
+        repeats = gr.Number(
+            recorded.repeats, precision=0, label=text("race.repeats"), elem_id="race-repeats"
+        )
         with gr.Row():
             start = gr.Button(text("race.start"), variant="primary", elem_id="race-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="race-stop")
         gr.HTML(f'<p class="ds-dim ds-note">{text("race.note")}</p>', apply_default_css=False)
-    view = race_view(races)
+    view = race_view(races, RECORDED.stem)
 
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
         """Measures the racers, then hands the race to the page."""

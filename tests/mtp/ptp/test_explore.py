@@ -10,7 +10,8 @@ from mtp.errors import InputError, TraceError
 from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.verifier import Verifier
-from mtp.ptp.explore import SWEPT, NoiseExplorer, impossible_pairs, record
+from mtp.ptp.explore import SWEPT, NoiseExplorer, impossible_pairs
+from mtp.ptp.question import record
 from mtp.records.noise import Foreseen, NoiseRecord, Question
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from tests.mtp.drafters.test_ptp import VARIANTS, weights_for
