@@ -83,6 +83,14 @@ def test_first_view_is_a_recorded_run(visit) -> None:
     assert all(own <= 1 for own in bars[1])
 
 
+@pytest.mark.parametrize("query", ["", "?tab=decode&__theme=dark"])
+def test_the_fields_are_those_of_the_run_that_is_shown(visit, query: str) -> None:
+    page = visit.open(query)
+    expect(part(page, "title")).to_contain_text("mtpc-btree on byte")
+    page.wait_for_timeout(1000)  # what the address asks for has been answered
+    expect(page.locator("#drafter input")).to_have_value(re.compile("^mtpc-btree"))
+
+
 def test_steps_by_mouse_and_keys(visit) -> None:
     page = visit.open()
     part(page, "first").click()

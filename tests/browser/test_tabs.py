@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
 PAGES = {
-    "Race": ("race", "#race-prompt textarea"),
+    "Race": ("race", '#race-view [data-part="speed-plot"] .main-svg'),
     "Noise": ("noise", '#noise-view [data-part="strips-plot"] .main-svg'),
     "Circuit": ("circuit", '#circuit-view [data-part="graph-plot"] .main-svg'),
 }
