@@ -31,7 +31,7 @@ def build() -> gr.Blocks:
         with opened["decode"]:
             decode.build(desk, store, header, status, app)
         with opened["race"]:
-            race.build(desk, Kept(), header, status)
+            race.build(desk, Kept(), header, status, app)
         with opened["noise"]:
             noise.build(desk, header, status, app)
         with opened["circuit"]:

@@ -1,4 +1,4 @@
-"""The command line: `python -m mtp models | fetch | generate | bench | train | record | …`."""
+"""The command line: `python -m mtp models | generate | show | bench | train | record | …`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from mtp import recording
 from mtp.arguments import (
@@ -21,6 +21,9 @@ from mtp.arguments import (
     write,
 )
 from mtp.errors import DraftscopeError, InputError
+
+if TYPE_CHECKING:
+    from mtp.records.trace import Trace
 
 _TRAINING = {
     "corpus": ("sample completions from a model", "mtp.train.corpus"),
@@ -96,6 +99,16 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     bench.add_argument("--resume", action="store_true", help="go on with a measurement in FOLDER")
     bench.set_defaults(run=_bench)
 
+    show = commands.add_parser("show", help="what a saved run holds")
+    show.add_argument("trace", type=Path, metavar="RUN.json")
+    show.set_defaults(run=_show)
+
+    recall = commands.add_parser(
+        "recall", help="ESP's tokens per call beside its mask's recall, over a measurement of bench"
+    )
+    recall.add_argument("folder", type=Path, metavar="FOLDER")
+    recall.set_defaults(run=_recall)
+
     recording.add_parsers(commands)
 
     train = commands.add_parser("train", help="make training data and train models")
@@ -155,16 +168,45 @@ def _generate(chosen: argparse.Namespace) -> int:
         plain = json.loads(trace.to_json())
         print(json.dumps({**plain["summary"], "text": trace.text}))
         return 0
-    summary = trace.summary
-    speed = f"{summary.tokens_per_second:.1f}" if summary.tokens_per_second else "–"
     print(trace.text)
-    print(
-        f"\n{summary.new_tokens} tokens in {summary.verifier_calls} verifier calls: "
-        f"{summary.tokens_per_call:.2f} tokens per call, {speed} tokens/s "
-        f"({run.model}, {run.dtype}, {run.device}); ended by {trace.stop_reason}.",
-        file=sys.stderr,
-    )
+    print(f"\n{_sentence(trace)}", file=sys.stderr)
     return 0
+
+
+def _show(chosen: argparse.Namespace) -> int:
+    from mtp.records.trace import Trace
+
+    try:
+        content = chosen.trace.read_bytes()
+    except OSError as error:
+        raise InputError(f"{chosen.trace} cannot be read: {error.strerror}.") from error
+    trace = Trace.from_json(content)
+    run = trace.run
+    print(
+        f"{run.drafter} on {run.model} ({run.dtype}, {run.device}), seed {run.seed}, "
+        f"temperature {run.temperature:g}, {run.verification}"
+    )
+    for step in trace.steps:
+        stood = sum(token.source == "draft" for token in step.committed)
+        written = "".join(token.text for token in step.committed)
+        print(
+            f"step {step.index + 1}: {len(step.tree.token_ids)} drafted, {stood} stood, "
+            f"wrote {written!r}"
+        )
+    print(trace.text)
+    print(_sentence(trace), file=sys.stderr)
+    return 0
+
+
+def _sentence(trace: Trace) -> str:
+    """A run's numbers."""
+    run, summary = trace.run, trace.summary
+    speed = f"{summary.tokens_per_second:.1f}" if summary.tokens_per_second else "–"
+    return (
+        f"{summary.new_tokens} tokens in {summary.verifier_calls} verifier calls: "
+        f"{summary.tokens_per_call:.2f} tokens per call, {speed} tokens/s "
+        f"({run.model}, {run.dtype}, {run.device}); ended by {trace.stop_reason}."
+    )
 
 
 def _check_writable(path: Path | None) -> None:
@@ -204,6 +246,19 @@ def _bench(chosen: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
 
     print(run_plan(verifier, plan, chosen.out, chosen.resume, report))
+    return 0
+
+
+def _recall(chosen: argparse.Namespace) -> int:
+    from mtp.bench.recall import as_json, as_text, read_plan, recalls
+
+    plan = read_plan(chosen.folder)
+    loading = argparse.Namespace(
+        model=plan["model"], dtype=plan["dtype"], device=None, trust_remote_code=False
+    )
+    found = recalls(load(loading), chosen.folder, lambda line: print(line, file=sys.stderr))
+    write(chosen.folder / "recall.json", as_json(found))
+    print(as_text(found))
     return 0
 
 

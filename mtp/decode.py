@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import math
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from mtp.drafters.base import Context, Draft, Drafter, Outcome, ProbeOutput
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone, Block, Rows
 from mtp.models.cache import PathCache
+from mtp.models.memory import forget_peak_memory, peak_memory_mb
 from mtp.models.vocabulary import Vocabulary
 from mtp.records import trace as records
 from mtp.sampling import Noise, Sampling, final_probabilities
@@ -107,6 +107,7 @@ class Decoding:
 
     def _prefill(self) -> dict[int, Tensor]:
         """Runs all of the prompt but its last token; returns the rows' hidden states."""
+        forget_peak_memory(self.backbone.device)
         begin = time.perf_counter()
         forwards, rows = self.backbone.forwards, self.backbone.rows
         hidden = self.backbone.prefill(
@@ -339,14 +340,6 @@ def _statuses(
 def _short(value: float) -> float:
     """Six significant digits: enough to show, small in a file."""
     return float(np.format_float_positional(value, 6, fractional=False)) if value else 0.0
-
-
-def peak_memory_mb(device: torch.device) -> float:
-    """The most memory used so far in MB: of the device on CUDA, of the process elsewhere."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 @cache

@@ -16,6 +16,11 @@ from mtp.models import catalog
 from mtp.records.settings import Settings
 from viz.texts import text
 
+# Names in an address, and those of the header's fields.
+SETTINGS = {
+    name: name
+    for name in ("model", "dtype", "mode", "temperature", "top_k", "top_p", "verification", "seed")
+} | {"new": "max_new_tokens"}
 DTYPES = ("auto", "float32", "bfloat16", "float64")
 
 
@@ -188,7 +193,8 @@ def status_line() -> gr.HTML:
         status(text("status.ready")),
         elem_id="status",
         js_on_load=(
-            f"const idle = {json.dumps(status(text('status.ready')))};"
+            "let idle = props.value;"  # what was said before an error
+            "watch('value', () => { if (props.value.includes('ds-idle')) idle = props.value; });"
             "element.addEventListener('click', (event) => {"
             " if (event.target.closest('[data-dismiss]')) props.value = idle; });"
         ),
@@ -217,6 +223,15 @@ def from_query(query: Mapping[str, str]) -> dict[str, Any]:
     if query.get("model"):
         values["model"] = query["model"][:200]
     return values
+
+
+def unusable(query: Mapping[str, str]) -> str | None:
+    """The first setting of an address that cannot be used, as name=value; None where all can."""
+    kept = from_query(query)
+    for key in SETTINGS:
+        if key in query and SETTINGS[key] not in kept:
+            return f"{key}={query[key][:40]}"
+    return None
 
 
 def _real(words: str | None) -> float | None:

@@ -2,14 +2,14 @@
 
 const MOMENTS = ["drafted", "verified", "committed"];
 const PAUSE = { drafted: 900, verified: 900, committed: 600 }; // ms shown while playing
-const run = { id: null, info: null, steps: [], state: "empty", label: "", link: {} };
+const run = { id: null, info: null, steps: [], state: "empty", label: "", link: null };
 const at = { step: 0, moment: 2, node: null, following: true, playing: null };
 const narrow = window.matchMedia("(max-width: 640px)");
 let pulling = null;
 
 function reset(id) {
   pause();
-  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: {}, wasLive: false, touched: false });
+  Object.assign(run, { id, info: null, steps: [], state: "loading", label: "", link: null, wasLive: false, touched: false });
   Object.assign(at, { step: 0, moment: 2, node: null, following: true });
   clearText();
   element.classList.add("ds-loading");
@@ -206,16 +206,18 @@ function fullscreen() {
 function rememberPlace() {
   // What was only shown, not asked for, must not overwrite the link that was pasted.
   if (run.state === "recorded" && !run.touched) return;
-  if (!GIVEN.owns_address || !run.link || element.offsetParent === null) return;
-  const query = new URLSearchParams(run.link);
-  query.set("step", at.step + 1);
-  query.set("moment", MOMENTS[at.moment]);
+  if (!GIVEN.owns_address || !run.info || element.offsetParent === null) return;
+  const query = new URLSearchParams(run.link ?? "tab=decode"); // no link makes this run again
+  if (run.link) {
+    query.set("step", at.step + 1);
+    query.set("moment", MOMENTS[at.moment]);
+  }
   for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
   history.replaceState(null, "", `${location.pathname}?${query}`);
 }
 
 async function copyLink() {
-  const words = run.link ? TEXTS["player.link.done"] : TEXTS["player.link.long"];
+  const words = TEXTS[run.link ? "player.link.done" : run.info?.branch ? "player.link.branch" : "player.link.long"];
   if (run.link) await navigator.clipboard?.writeText(location.href);
   showTip(find("link"), words);
   setTimeout(hideTip, 2000);

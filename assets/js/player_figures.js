@@ -157,8 +157,11 @@ function drawDepth(figure) {
 function depthTable() {
   const figure = drawn.depth;
   if (!figure) return make("p", {}, TEXTS["player.depth.empty"]);
-  const heads = [TEXTS["depth.x"], TEXTS["depth.stands"], TEXTS["depth.given"]];
-  const rows = figure.data[0].x.map((depth, index) => [depth, short(figure.data[0].y[index]), short(figure.data[1].y[index])]);
+  const heads = ["x", "drafted", "reached", "stood", "stands", "given"].map((key) => TEXTS[`depth.${key}`]);
+  const rows = figure.data[0].x.map((depth, index) => {
+    const [stood, drafted, reached] = figure.data[0].customdata[index];
+    return [depth, drafted, reached, stood, short(figure.data[0].y[index]), short(figure.data[1].y[index])];
+  });
   return table(heads, rows);
 }
 

@@ -51,6 +51,9 @@ function nodeDetails(step, node) {
   parts.push(make("p", { class: "ds-why" }, whyNode(step, node)));
   const decided = tree.status[node] === "unreached" ? null : step.committed[tree.depths[node]];
   if (decided) parts.push(...strip(step, decided, node), ...candidates(step, tree.parents[node]));
+  else if (run.info.temperature > 0 && run.info.verification === "coupled") {
+    parts.push(list([[term(TEXTS["node.u"], TEXTS["node.u.is"]), step.noise[tree.depths[node]].toFixed(6)]]));
+  }
   if (tree.status[node] === "rejected" && GIVEN.owns_address) {
     parts.push(
       make("button", { class: "ds-button", type: "button", onclick: () => trigger("follow", { run: run.id, step: at.step, node }) }, TEXTS["player.follow"]),
@@ -111,7 +114,7 @@ function list(facts) {
 
 // The line from 0 to 1 with the interval that was picked and where u fell.
 function strip(step, token, node) {
-  if (run.info.temperature === 0) return [list([[TEXTS["node.margin.greedy"], short(token.margin)]])];
+  if (run.info.temperature === 0) return [list([[term(TEXTS["node.margin.greedy"], TEXTS["node.margin.greedy.is"]), short(token.margin)]])];
   const trial = node === null ? null : step.tree.trials[node];
   const [low, high] = trial ? [0, trial[1]] : token.interval;
   const u = trial ? trial[0] : token.u;
@@ -127,7 +130,7 @@ function strip(step, token, node) {
     [term(TEXTS["node.u"], TEXTS[trial ? "node.u.trial" : "node.u.is"]), u.toFixed(6)],
     [term(name, TEXTS[trial ? "node.chance.is" : "node.interval.is"]), trial ? short(high) : `${low.toFixed(6)} – ${high.toFixed(6)}`],
   ];
-  if (!trial) facts.push([TEXTS["node.margin"], short(token.margin)]);
+  if (!trial) facts.push([term(TEXTS["node.margin"], TEXTS["node.margin.is"]), short(token.margin)]);
   return [bar, list(facts)];
 }
 

@@ -16,11 +16,47 @@ async function pullRace() {
   race.end = Math.max(...answer.racers.map((racer) => racer.ticks.at(-1)?.seconds ?? 0));
   find("controls").disabled = false;
   find("label").textContent = answer.recorded ? TEXTS["race.recorded"] : "";
+  rememberRace();
   find("title").textContent = find("title").title = answer.title;
   buildLanes();
   find("said").replaceChildren(...answer.said.map((sentence) => make("p", {}, sentence)));
   drawFigures();
   startClock(0);
+}
+
+// The address bar holds what measures this race again; not where the page only shows one.
+function rememberRace() {
+  if (race.data.recorded || element.offsetParent === null) return;
+  const query = new URLSearchParams(race.data.link ?? "tab=race");
+  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
+  history.replaceState(null, "", `${location.pathname}?${query}`);
+}
+
+async function copyLink() {
+  const link = race.data?.link;
+  if (link) await navigator.clipboard?.writeText(`${location.origin}${location.pathname}?${link}`);
+  showTip(find("link"), TEXTS[link ? "player.link.done" : "player.link.long"]);
+  setTimeout(hideTip, 2000);
+}
+
+async function saveRace() {
+  const answer = await server.race_file(race.id);
+  if (answer.error) showTip(find("save"), answer.error);
+  else download(answer.name, answer.race, "application/json");
+}
+
+function togglePlay() {
+  if (!race.data) return;
+  if (race.playing !== null) stopClock();
+  else startClock(race.time >= race.end ? 0 : race.time);
+}
+
+// Space plays and stops, as it does for a run.
+function onKey(event) {
+  if (event.key !== " " || event.defaultPrevented || element.offsetParent === null) return;
+  if (event.target.closest?.("input:not([type=range]), textarea, button, [contenteditable], [role=listbox]")) return;
+  event.preventDefault();
+  togglePlay();
 }
 
 function buildLanes() {
@@ -123,14 +159,14 @@ function drawFigures() {
 }
 
 TABLES.speed = () => table(race.data.table.heads, race.data.table.rows);
-TABLES.time = TABLES.speed;
+TABLES.time = () => table(race.data.times.heads, race.data.times.rows);
 
 placeControls();
 for (const name of ["speed", "time"]) buildFigure(name, `race.${name}`, drawFigures);
-find("play").addEventListener("click", () => {
-  if (race.playing !== null) stopClock();
-  else startClock(race.time >= race.end ? 0 : race.time);
-});
+find("play").addEventListener("click", togglePlay);
+find("save").addEventListener("click", saveRace);
+find("link").addEventListener("click", copyLink);
+document.addEventListener("keydown", onKey);
 find("scrub").addEventListener("input", (event) => { stopClock(); race.time = (race.end * event.target.value) / 1000; showTime(); });
 element.querySelectorAll("[data-pace]").forEach((button) => button.addEventListener("click", () => {
   race.pace = Number(button.dataset.pace);

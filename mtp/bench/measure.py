@@ -14,16 +14,17 @@ from pydantic import TypeAdapter, ValidationError
 from mtp.bench.decoders import Decoder, parse_decoder
 from mtp.bench.outside import ASSISTED, OUTSIDE, generate_outside
 from mtp.bench.prompts import Prompt
-from mtp.decode import peak_memory_mb
 from mtp.drafters.draft_model import load_draft_model
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
+from mtp.models.memory import forget_peak_memory, peak_memory_mb
 from mtp.models.verifier import Verifier
 from mtp.records.bench import BenchRow, as_text, tabulate
 from mtp.records.settings import Settings
 from mtp.run import start
 from mtp.verify import VERIFICATIONS
 
+ROWS = "rows.jsonl"
 _ROW = TypeAdapter(BenchRow)
 
 
@@ -159,6 +160,7 @@ def _measure_outside(
         if assistant.generation_config is not None:
             assistant.generation_config.num_assistant_tokens = options["length"]
             assistant.generation_config.num_assistant_tokens_schedule = "constant"
+    forget_peak_memory(verifier.backbone.device)
     out = generate_outside(decoder, verifier, settings, assistant)
     tokenizer = verifier.vocabulary.tokenizer
     return BenchRow(
@@ -203,7 +205,7 @@ def run_plan(
     (folder / "plan.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
     rows = list(done)
     total = len(plan.prompts) * len(plan.decoders) * plan.repeats
-    with (folder / "rows.jsonl").open("a", encoding="utf-8") as file:
+    with (folder / ROWS).open("a", encoding="utf-8") as file:
         for row in measure(verifier, plan, done):
             rows.append(row)
             file.write(_ROW.dump_json(row).decode() + "\n")
@@ -216,6 +218,17 @@ def run_plan(
     text = as_text(table)
     (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
     return text
+
+
+def read_rows(folder: Path) -> list[BenchRow]:
+    """The rows of a measurement. Raises InputError where they cannot be read."""
+    try:
+        lines = (folder / ROWS).read_text(encoding="utf-8").splitlines()
+        return [_ROW.validate_json(line) for line in lines]
+    except (OSError, ValueError, ValidationError) as error:
+        raise InputError(
+            f"The measurement in {folder} cannot be read; use another folder."
+        ) from error
 
 
 def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
@@ -241,7 +254,7 @@ def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
 
 
 def _earlier_rows(folder: Path, described: dict[str, Any], resume: bool) -> list[BenchRow]:
-    path = folder / "rows.jsonl"
+    path = folder / ROWS
     if not path.exists() or not path.stat().st_size:
         return []
     if not resume:
@@ -251,12 +264,11 @@ def _earlier_rows(folder: Path, described: dict[str, Any], resume: bool) -> list
         )
     try:
         earlier = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows = [_ROW.validate_json(line) for line in lines]
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(
             f"The measurement in {folder} cannot be read; use another folder."
         ) from error
+    rows = read_rows(folder)
     if earlier != described:
         changed = [key for key in described if earlier.get(key) != described[key]]
         raise InputError(

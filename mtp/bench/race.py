@@ -90,6 +90,9 @@ def _race(
         max_new_tokens=settings.max_new_tokens,
         repeats=repeats,
         racers=tuple(Racer(decoder, tuple(done)) for decoder, done in laps.items()),
+        mode=settings.mode,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
     )
 
 

@@ -69,6 +69,9 @@ class Race:
     max_new_tokens: int
     repeats: int
     racers: tuple[Racer, ...]
+    mode: str = "chat"
+    top_k: int = 0
+    top_p: float = 1.0
 
     def to_json(self) -> str:
         """The race as JSON text; `from_json` reads it back."""

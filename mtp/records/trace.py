@@ -226,6 +226,9 @@ class Trace:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])
             raise TraceError(f"The trace is broken at {place[:120]}: {first['msg']}.") from error
+        branch = trace.run.branch
+        if branch is not None and not 0 <= branch.forced <= len(trace.run.prompt_tokens):
+            raise TraceError("The trace is broken: its branch takes over more than there is.")
         for step in trace.steps:
             _check(step)
         return trace
@@ -242,6 +245,7 @@ def _finite(digits: str) -> float:
     return value
 
 
+_NEARLY_ONE = 1e-3  # a log-probability: rounding may pass 0 a little
 _ADAPTER = TypeAdapter(Trace)
 _STEP_ADAPTER = TypeAdapter(Step)
 
@@ -272,12 +276,26 @@ def _check(step: Step) -> None:
     for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths, strict=True)):
         if not -1 <= parent < node or depth != (0 if parent < 0 else tree.depths[parent] + 1):
             raise TraceError(f"{where}: node {node} has no possible parent.")
+    if not all(value <= _NEARLY_ONE for value in (*tree.log_q, *tree.log_p) if value is not None):
+        raise TraceError(f"{where}: a probability is above 1.")
     if not step.committed:
         raise TraceError(f"{where}: it commits no token.")
+    for status, depth in zip(tree.status, tree.depths, strict=True):
+        if status != "unreached" and depth >= len(step.committed):
+            raise TraceError(f"{where}: a node is judged at a depth that commits no token.")
     if len(step.noise) <= max(tree.depths, default=0):
         raise TraceError(f"{where}: there is less noise than the tree is deep.")
     if not set(step.candidates) <= {str(row) for row in range(-1, size)}:
         raise TraceError(f"{where}: there are candidates for a node that is not there.")
+    if not all(step.candidates.values()):
+        raise TraceError(f"{where}: a list of candidates is empty.")
+    if (step.insight or {}).get("kind") == "circuit":
+        components = (step.insight or {}).get("components")
+        if (
+            not isinstance(components, list)
+            or [len(part) if isinstance(part, list) else 0 for part in components] != [3] * size
+        ):
+            raise TraceError(f"{where}: a circuit's components are not one for each node.")
     for token in step.committed:
         try:
             base64.b64decode(token.bytes, validate=True)

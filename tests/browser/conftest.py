@@ -78,6 +78,9 @@ class Visit:
         self.address = address
         self.faults: list[str] = []
         self.outside: list[str] = []
+        self._listen(page)
+
+    def _listen(self, page: Page) -> None:
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("console", self._heard)
@@ -96,6 +99,12 @@ class Visit:
         self.page.goto(self.address + "/" + query)
         self.page.wait_for_selector("#decode-player .ds-tree-frame .main-svg", state="attached")
         return self.page
+
+    def again(self) -> Page:
+        """Another page of the same person; what goes wrong in it counts as well."""
+        page = self.page.context.new_page()
+        self._listen(page)
+        return page
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_unions_nodes_say_who_drafted_them(visit) -> None:
     expect(part(page, "node")).to_contain_text(re.compile(r"(esp, stand|stand, esp)"))
 
 
-def test_a_race_of_three_to_its_finish(visit) -> None:
+def test_a_race_of_three_to_its_finish(visit, tmp_path: Path) -> None:
     page = visit.open("?tab=race")
     label = part(page, "label", "#race-view")
     expect(label).to_have_text("recorded race")  # before any model is here
@@ -104,6 +105,23 @@ def test_a_race_of_three_to_its_finish(visit) -> None:
     part(page, "speed-data", "#race-view").click()
     rows = page.locator('#race-view [data-part="speed-table"] tbody tr')
     expect(rows).to_have_count(3)
+    assert "racers=hf%2Car%2Cstand" in page.url
+    with page.expect_download() as saved:
+        part(page, "save", "#race-view").click()
+    saved.value.save_as(tmp_path / "race.json")
+
+    other = visit.again()
+    other.goto(page.url)  # the link measures the same race
+    expect(part(other, "label", "#race-view")).to_have_text("", timeout=SLOW_MS)
+    expect(other.locator("#race-view .ds-lane-done")).to_have_count(3, timeout=SLOW_MS)
+    again = other.locator("#race-view .ds-lane-text").nth(1).inner_text()
+    assert again == texts[1]
+    expect(other.locator("#race-prompt textarea")).to_have_value(PROMPT)
+    with other.expect_file_chooser() as chooser:
+        other.locator("#race-open").click()
+    chooser.value.set_files(tmp_path / "race.json")
+    expect(other.locator("#status")).to_contain_text("A saved race is replayed")
+    expect(other.locator("#race-view .ds-lane-done")).to_have_count(3, timeout=SLOW_MS)
 
 
 def test_the_trees_nodes_are_reached_by_keys(visit) -> None:

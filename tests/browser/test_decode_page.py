@@ -233,6 +233,9 @@ def test_a_link_that_makes_no_sense_says_so_and_stays(visit) -> None:
     page = visit.open("?prompt=hello&drafter=zzz")
     expect(page.locator("#status")).to_contain_text("There is no drafter")
     assert "drafter=zzz" in page.url
+    page = visit.open("?prompt=hello&temperature=-1")
+    expect(page.locator("#status")).to_contain_text("The link says temperature=-1")
+    expect(part(page, "label")).to_have_text("recorded run")
 
 
 @pytest.mark.smollm2
@@ -265,6 +268,13 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     part(other, "last").click()
     assert part(other, "text").inner_text() == written
     assert other.locator("#prompt textarea").input_value() == hostile
+    with page.expect_download() as saved:
+        part(page, "save").click()
+    saved.value.save_as(tmp_path / "run.json")
+    open_file(other, tmp_path / "run.json")
+    expect(part(other, "label")).to_have_text("opened from a file")
+    part(other, "last").click()
+    assert part(other, "text").inner_text() == written
     other.close()
 
 

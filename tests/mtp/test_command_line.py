@@ -40,6 +40,9 @@ def run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[byte
         (["generate", "--prompt", "x", "--trace", "/nosuch/folder/t.json"], "no folder"),
         (["bench", "--drafters", "ar", "--prompts", "none.txt", "--out", "o"], "no file"),
         (["fetch", "nosuch"], "no model"),
+        (["generate", "--prompt", "a\udcffb"], "lone surrogate"),
+        (["show", "nosuch.json"], "cannot be read"),
+        (["show", "README.md"], "not JSON"),
     ],
 )
 def test_wrong_arguments_get_one_line(arguments: list[str], said: str) -> None:
@@ -61,6 +64,31 @@ def test_wrong_arguments_get_one_line(arguments: list[str], said: str) -> None:
 def test_a_prompt_on_standard_input_is_checked(given: bytes, said: str) -> None:
     done = run("generate", "--prompt", "-", given=given)
     assert done.returncode == 2 and said in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{}", "not a trace"),
+        ('{"version": 99, "steps": []}', "version 99"),
+        ('{"version": 1, "steps": []}', "broken at run"),
+    ],
+)
+def test_files_that_are_no_trace(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(content)
+    done = run("show", str(path))
+    lines = done.stderr.decode().strip().splitlines()
+    assert done.returncode == 2 and len(lines) == 1 and said in lines[0]
+
+
+def test_a_saved_run_is_shown() -> None:
+    done = run("show", "assets/traces/first.json")
+    lines = done.stdout.decode().splitlines()
+    assert done.returncode == 0 and lines[0].startswith("mtpc-btree on byte")
+    trace = json.loads((ROOT / "assets/traces/first.json").read_text())
+    assert sum(line.startswith("step ") for line in lines) == len(trace["steps"])
+    assert "tokens per call" in done.stderr.decode()
 
 
 def test_models_lists_what_can_be_used() -> None:

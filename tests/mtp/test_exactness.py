@@ -16,8 +16,9 @@ from mtp.decode import Decoding
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Context, Draft, Drafter, Outcome, ProbeOutput
 from mtp.drafters.pld import PromptLookup
-from mtp.models import catalog
+from mtp.errors import DraftscopeError
 from mtp.models.backbone import Backbone
+from mtp.models.fetch import fetch
 from mtp.models.load import load_model
 from mtp.models.vocabulary import Vocabulary
 from mtp.records.trace import Committed, Kind
@@ -216,14 +217,15 @@ def test_greedy_text_is_that_of_generate(
 # SmolLM2
 
 SAMPLE = "The cat sat on the mat. The dog sat on the mat. The cat and the dog"
-SAMPLE_TOKENS = 12
-SAMPLE_RUNS = ((0.0, 0), (0.7, 1), (1.0, 2))  # temperature, seed
+SAMPLE_RUNS = ((0.0, 0, 12), (0.7, 1, 64), (1.0, 2, 12))  # temperature, seed, tokens
 
 
 @pytest.fixture(scope="module", params=["float64", "float32"])
 def smollm2(request: pytest.FixtureRequest) -> Iterator[tuple[PreTrainedModel, Vocabulary]]:
-    if not catalog.is_ready("smollm2"):
-        pytest.skip("SmolLM2 is not here: python -m mtp fetch smollm2")
+    try:
+        fetch("smollm2")
+    except DraftscopeError as error:
+        pytest.skip(str(error))
     model, tokenizer, _ = load_model("smollm2", getattr(torch, request.param), "cpu")
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
@@ -242,23 +244,23 @@ def test_a_sample_of_smollm2(
     backbone = Backbone(model)
     ids = tuple(vocabulary.encode(SAMPLE, "raw"))
     total: Counter[str] = Counter()
-    for temperature, seed in SAMPLE_RUNS:
+    for temperature, seed, length in SAMPLE_RUNS:
         request = {
             "prompt_ids": ids,
             "sampling": Sampling(temperature),
             "seed": seed,
-            "max_new_tokens": SAMPLE_TOKENS,
+            "max_new_tokens": length,
         }
         plain = write(backbone, Autoregressive(), vocabulary, **request)
         if temperature == 0:
-            assert plain.token_ids == generate(model, ids, SAMPLE_TOKENS)
+            assert plain.token_ids == generate(model, ids, length)
         for drafter in (
-            PromptLookup(budget=4),
+            PromptLookup(budget=6, branches=2),
             Foreseeing(plain.token_ids, backbone.vocabulary_size),
         ):
             drafted = write(backbone, drafter, vocabulary, **request)
             total.update(tally(drafted))
-            total["tokens"] += SAMPLE_TOKENS
+            total["tokens"] += length
             if drafted.output_ids == plain.output_ids:
                 continue
             total["partings"] += 1

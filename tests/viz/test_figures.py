@@ -7,7 +7,7 @@ import pytest
 from mtp.records.race import Lap, Race, Racer, Tick, standings
 from mtp.records.trace import DepthCount
 from viz.figures import by_depth, race, timeline
-from viz.pages.race import sentence, viewer_race
+from viz.race_shown import sentence, viewer_race
 from viz.texts import table
 
 

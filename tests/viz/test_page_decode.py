@@ -61,6 +61,14 @@ def test_a_link_holds_what_makes_the_run_again(recorded: LiveRun) -> None:
 )
 def test_addresses_that_make_no_sense_are_left_out(query: dict[str, str]) -> None:
     assert shell.from_query(query) == {}
+    [(name, value)] = query.items()
+    assert shell.unusable(query) == f"{name}={value}"
+
+
+def test_settings_that_can_be_used_are_all_kept() -> None:
+    query = {"temperature": "1", "new": "9", "seed": "3", "mode": "raw", "prompt": "x", "tab": "y"}
+    assert shell.unusable(query) is None
+    assert shell.from_query(query)["max_new_tokens"] == 9
 
 
 def test_only_a_rejected_node_can_be_followed(recorded: LiveRun) -> None:

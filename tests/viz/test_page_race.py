@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from urllib.parse import parse_qsl
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
 from mtp.errors import TraceError
 from mtp.records.race import Lap, Race, Racer, Tick
-from viz.pages.race import RECORDED, viewer_race
+from viz import shell
+from viz.pages.race import RECORDED
+from viz.race_shown import link_of, viewer_race
 
 
 def lap(ids: tuple[int, ...], seconds: float) -> Lap:
@@ -48,3 +52,15 @@ def test_a_racer_with_another_text_says_how_long_it_is() -> None:
 def test_without_plain_decoding_no_text_is_called_another() -> None:
     shown = viewer_race(race_of(("hf", (65, 70), 1.0), ("pld", (65, 66, 67), 0.5)))
     assert all(racer["own_text"] is None for racer in shown["racers"])
+
+
+def test_a_link_holds_what_measures_the_race_again() -> None:
+    race = Race.from_json(RECORDED.read_bytes())
+    query = dict(parse_qsl(link_of(race) or ""))
+    values = shell.from_query(query)
+    assert shell.unusable(query) is None
+    assert query["racers"].split(",") == [racer.decoder for racer in race.racers]
+    assert (query["text"], int(query["laps"])) == (race.prompt, race.repeats)
+    assert values["temperature"] == race.temperature and values["model"] == race.model
+    assert values["max_new_tokens"] == race.max_new_tokens and values["dtype"] == race.dtype
+    assert link_of(replace(race, prompt="x" * 7000)) is None

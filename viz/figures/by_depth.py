@@ -20,9 +20,9 @@ def figure(counts: Sequence[DepthCount], texts: dict[str, str]) -> go.Figure:
         count.stood / count.reached if count.reached else None for count in counts if count.drafted
     ]
     drawn = go.Figure()
-    for y, key, role, symbol, dash in (
-        (stands, "depth.stands", theme.ACCEPTED, "circle", "solid"),
-        (given, "depth.given", theme.UNREACHED, "diamond-open", "dot"),
+    for y, key, hover, role, symbol, dash in (
+        (stands, "depth.stands", "depth.hover", theme.ACCEPTED, "circle", "solid"),
+        (given, "depth.given", "depth.given.hover", theme.UNREACHED, "diamond-open", "dot"),
     ):
         drawn.add_scatter(
             x=depths,
@@ -32,7 +32,7 @@ def figure(counts: Sequence[DepthCount], texts: dict[str, str]) -> go.Figure:
             line={"color": role, "dash": dash, "width": 2},
             marker={"symbol": symbol, "size": 8},
             customdata=[[c.stood, c.drafted, c.reached] for c in counts if c.drafted],
-            hovertemplate=texts["depth.hover"] + "<extra>" + texts[key] + "</extra>",
+            hovertemplate=texts[hover] + "<extra>" + texts[key] + "</extra>",
         )
     drawn.update_layout(
         **theme.layout(

@@ -68,8 +68,7 @@ def times(race: Race, texts: Mapping[str, str]) -> go.Figure:
     for part, colour in PARTS:
         values = []
         for racer in lines:
-            lap = racer.typical
-            values.append(1000 * _shares(lap)[part] / lap.tokens)
+            values.append(milliseconds(racer.typical)[part])
         figure.add_bar(
             y=[racer.decoder for racer in lines],
             x=values,
@@ -97,6 +96,11 @@ def times(race: Race, texts: Mapping[str, str]) -> go.Figure:
         )
     )
     return figure
+
+
+def milliseconds(lap: Lap) -> dict[str, float]:
+    """Milliseconds a token of a lap by part, as `PARTS` names them."""
+    return {part: 1000 * value / max(1, lap.tokens) for part, value in _shares(lap).items()}
 
 
 def _shares(lap: Lap) -> dict[str, float]:

@@ -17,7 +17,16 @@ def template(texts: dict[str, str]) -> go.Figure:
             x=[],
             y=[],
             name=texts[name],
-            marker={"color": theme.ROLES[role], "line": {"width": 0}},
+            marker={
+                "color": theme.ROLES[role],
+                "line": {"width": 0},
+                # Told apart without colour, too.
+                "pattern": {
+                    "shape": "/" if role == "verifier" else "",
+                    "size": 5,
+                    "solidity": 0.25,
+                },
+            },
             hovertemplate=texts["timeline.hover"] + "<extra>%{fullData.name}</extra>",
         )
     figure.update_layout(

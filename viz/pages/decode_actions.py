@@ -10,7 +10,7 @@ from typing import Any
 import gradio as gr
 
 from mtp.drafters.options import settle_options
-from mtp.errors import DraftscopeError, TraceError
+from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.models import catalog
 from mtp.records.settings import Settings, settings_of
 from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
@@ -232,7 +232,10 @@ class Actions:
         return [*said, *self.choice.from_link(drafter, query), *self.choice.shown(drafter)]
 
     def _from_query(self, query: Mapping[str, str]) -> tuple[str, str | None, Settings]:
-        """The run that an address asks for."""
+        """The run that an address asks for. Raises InputError for values that cannot be used."""
+        wrong = shell.unusable(query)
+        if wrong is not None:
+            raise InputError(text("error.link", wrong=wrong))
         values = shell.from_query(query)
         drafter = query.get("drafter", drafter_choice.DEFAULT)
         dtype = values.pop("dtype", "auto")

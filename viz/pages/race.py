@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from mtp.drafters.options import shipped
-from mtp.errors import DraftscopeError
-from mtp.records.race import Race, Standing, standings
+from mtp.errors import DraftscopeError, TraceError
+from mtp.models import catalog
+from mtp.records.race import Race
 from mtp.records.settings import Settings
 from viz import panel, shell
 from viz.drafter_choice import UNIONS
-from viz.figures import race as figures
 from viz.pages.common import busy, owner_of, prompt_box, watch
+from viz.race_shown import OUTSIDE, viewer_race
 from viz.runs import Desk, Job, Kept
-from viz.texts import part, table, text
+from viz.texts import part, text
 
 RECORDED = panel.ASSETS / "races" / "first.json"  # what the page shows at first
-OUTSIDE = ("hf", "hf-pld")  # transformers' own generate, plain and with prompt lookup
-EVEN = 0.02  # a ratio this near 1 is called even
+MOST_BYTES = 16 * 2**20  # of a saved race; ten laps of 4,096 tokens take less
+_KEEP = gr.skip()
 
 
 def race_view(races: Kept[Race], first: str) -> gr.HTML:
@@ -32,7 +34,7 @@ def race_view(races: Kept[Race], first: str) -> gr.HTML:
             "page", "figure", "race",
             texts=part("race.", "player.", "count.", "table."), controls="race-controls",
         ),
-        server_functions=[_race_of(races)],
+        server_functions=[_race_of(races), _file_of(races)],
         apply_default_css=False,
         elem_id="race-view",
     )  # fmt: skip
@@ -49,102 +51,20 @@ def _race_of(races: Kept[Race]) -> Any:
     return race_of
 
 
-def viewer_race(race: Race) -> dict[str, Any]:
-    """Ticks, places, sentences and figures of a race; its times are the measured ones."""
-    lines = standings(race)
-    places = {line.decoder: line.place for line in lines}
-    plain = next((racer for racer in race.racers if racer.decoder == "ar"), None)
-    parted = {line.decoder for line in lines if line.same_text is False}
-    colours = figures.colours_of(race)
-    racers = []
-    for racer in race.racers:
-        lap = racer.typical
-        outside = racer.decoder in OUTSIDE
-        racers.append(
-            {
-                "decoder": racer.decoder,
-                "colour": colours[racer.decoder],
-                "place": places[racer.decoder],
-                "calls": lap.calls,
-                "own_text": text(
-                    "race.lane.own.is", tokens=len(lap.ids), plain=len(plain.typical.ids)
-                )
-                if plain is not None and racer.decoder in parted
-                else None,
-                # generate's first tokens end its prefill, so they are shown but not timed
-                "free": len(lap.ticks[0].pieces) if outside and lap.ticks else 0,
-                "ticks": [
-                    {"seconds": tick.seconds, "pieces": [list(piece) for piece in tick.pieces]}
-                    for tick in lap.ticks
-                ],
-            }
-        )
-    title = text(
-        "race.title",
-        model=race.model,
-        dtype=race.dtype,
-        device=race.device,
-        temperature=f"{race.temperature:g}",
-        prompt=" ".join(race.prompt.split()),
-    )
-    return {
-        "title": title,
-        "racers": racers,
-        "said": [sentence(line, race) for line in lines],
-        "table": _table(lines, race),
-        "figures": {
-            "speed": panel.plain_figure(figures.speeds(race, table())),
-            "time": panel.plain_figure(figures.times(race, table())),
-        },
-    }
+def _file_of(races: Kept[Race]) -> Any:
+    def race_file(name: str) -> dict[str, str]:
+        """A race as a file that can be opened again."""
+        race = races.get(name)
+        if race is None:
+            return {"error": text("error.gone")}
+        return {"name": f"draftscope-race-seed{race.seed}.json", "race": race.to_json()}
+
+    return race_file
 
 
-def sentence(line: Standing, race: Race) -> str:
-    """What a person should know of one racer: faster or slower than plain decoding, and why."""
-    if line.decoder == "ar":
-        return text("race.said.ar", speed=f"{line.speed:.1f}")
-    if line.ratio is None:
-        return text("race.said.alone", decoder=line.decoder, speed=f"{line.speed:.1f}")
-    key = "even" if abs(line.ratio - 1) < EVEN else "faster" if line.ratio > 1 else "slower"
-    parts = [text(f"race.said.{key}", decoder=line.decoder, ratio=f"{line.ratio:.2f}")]
-    if line.tokens_per_call is not None and line.call_cost is not None and line.decoder != "hf":
-        parts.append(
-            text(
-                "race.said.why",
-                tokens=f"{line.tokens_per_call:.2f}",
-                cost=f"{line.call_cost:.2f}",
-                draft=f"{100 * (line.draft_share or 0):.0f}",
-            )
-        )
-    if line.same_text is False:
-        own = line.decoder in OUTSIDE and race.temperature > 0
-        parts.append(text("race.said.own_text" if own else "race.said.parted"))
-    return " ".join(parts)
-
-
-def _table(lines: list[Standing], race: Race) -> dict[str, Any]:
-    def number(value: float | None, form: str = ".2f") -> str:
-        return "–" if value is None else format(value, form)
-
-    heads = ("place", "decoder", "speed", "ratio", "range", "percall", "cost", "draft", "same")
-    rows = [
-        [
-            line.place,
-            line.decoder,
-            number(line.speed, ".1f"),
-            number(line.ratio),
-            f"{number(line.ratio_low)} – {number(line.ratio_high)}" if race.repeats > 1 else "–",
-            number(line.tokens_per_call),
-            number(line.call_cost),
-            "–" if line.draft_share is None else f"{100 * line.draft_share:.1f}%",
-            "–" if line.same_text is None else text(f"race.same.{line.same_text}".lower()),
-        ]
-        for line in lines
-    ]
-    return {"heads": [text(f"race.table.{head}") for head in heads], "rows": rows}
-
-
-def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) -> None:
+def build(
+    desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML, app: gr.Blocks
+) -> None:
     """Lays the page out and binds its events."""
     recorded = Race.from_json(RECORDED.read_bytes())
     races.pin(RECORDED.stem, recorded)
@@ -165,43 +85,92 @@ def build(desk: Desk, races: Kept[Race], header: shell.Header, status: gr.HTML) 
         with gr.Row():
             start = gr.Button(text("race.start"), variant="primary", elem_id="race-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="race-stop")
+        upload = gr.UploadButton(
+            text("race.open"), file_types=[".json"], size="sm", elem_id="race-open", min_width=120
+        )
         gr.HTML(f'<p class="ds-dim ds-note">{text("race.note")}</p>', apply_default_css=False)
     view = race_view(races, RECORDED.stem)
 
+    fields = [prompt, decoders, repeats]
+    quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
+
+    async def measure(
+        owner: str, model: str, dtype: str | None, base: Settings, racers: list[str], laps: int
+    ) -> AsyncIterator[list[Any]]:
+        """Measures the racers, then hands the race to the page: status, view, start, stop."""
+        found: dict[str, str] = {}
+        job = _race_into(found, desk, races, owner, model, dtype, racers, base, laps)
+        async for words in watch(desk, job):
+            yield [words, _KEEP, *busy(True)]
+        failure = job.failure()
+        if failure is not None:
+            yield [shell.status(failure, "failed"), _KEEP, *busy(False)]
+            return
+        name = found.get("race")
+        words = shell.status(text("race.over" if name else "race.stopped"))
+        yield [words, {"race": name} if name else _KEEP, *busy(False)]
+
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
-        """Measures the racers, then hands the race to the page."""
+        """Races as the controls say."""
         head, rest = asked[: len(vars(header))], asked[len(vars(header)) :]
         try:
             model, dtype, base = shell.settings_from(header, head, str(rest[0] or ""))
             laps = int(shell.number(rest[2], text("race.repeats")))
         except DraftscopeError as error:
-            yield [shell.status(str(error), "failed"), gr.skip(), gr.skip(), gr.skip()]
+            yield [shell.status(str(error), "failed"), _KEEP, _KEEP, _KEEP]
             return
-        found: dict[str, str] = {}
-        chosen = [str(name) for name in rest[1] or []]
-        job = _race_into(found, desk, races, owner_of(request), model, dtype, chosen, base, laps)
-        async for words in watch(desk, job):
-            yield [words, gr.skip(), *busy(True)]
-        failure = job.failure()
-        if failure is not None:
-            yield [shell.status(failure, "failed"), gr.skip(), *busy(False)]
-            return
-        name = found.get("race")
-        words = shell.status(text("race.over" if name else "race.stopped"))
-        yield [words, {"race": name} if name else gr.skip(), *busy(False)]
+        racers = [str(name) for name in rest[1] or []]
+        async for update in measure(owner_of(request), model, dtype, base, racers, laps):
+            yield update
 
-    start.click(
-        run,
-        [*header.components, prompt, decoders, repeats],
-        [status, view, start, stop],
-        show_progress="hidden",
-        concurrency_limit=None,
-    )
+    async def load(request: gr.Request) -> AsyncIterator[list[Any]]:
+        """Races as the address says: status, view, start, stop, fields."""
+        query = dict(request.query_params)
+        if query.get("tab") != "race" or not query.get("racers"):
+            yield [_KEEP] * 7
+            return
+        racers = query["racers"].split(",")
+        laps = query.get("laps", "")
+        yield [
+            *[_KEEP] * 4,
+            query.get("text", ""),
+            racers,
+            int(laps) if laps.isdecimal() else _KEEP,
+        ]
+        wrong = shell.unusable(query) or (None if laps.isdecimal() else f"laps={laps[:40]}")
+        if wrong is not None:
+            line = shell.status(text("error.link", wrong=wrong), "failed")
+            yield [line, *[_KEEP] * 6]
+            return
+        values = shell.from_query(query)
+        dtype = values.pop("dtype", "auto")
+        model = values.pop("model", catalog.DEFAULT_MODEL)
+        base = Settings(prompt=query.get("text", ""), **values)
+        precision = None if dtype == "auto" else dtype
+        async for update in measure(owner_of(request), model, precision, base, racers, int(laps)):
+            yield [*update, _KEEP, _KEEP, _KEEP]
+
+    def open_file(path: str | None) -> list[Any]:
+        """Replays a saved race without a model: status, view."""
+        if path is None:
+            return [_KEEP, _KEEP]
+        file = Path(path)
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                raise TraceError(text("race.error.large", most=MOST_BYTES // 2**20))
+            race = Race.from_json(file.read_bytes())
+        except (DraftscopeError, OSError) as error:
+            words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
+            return [shell.status(words, "failed"), _KEEP]
+        return [shell.status(text("race.opened")), {"race": races.add(race)}]
 
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
 
+    start.click(run, [*header.components, *fields], [status, view, start, stop], **quiet)
     stop.click(end, None, None, queue=False)
+    upload.upload(open_file, upload, [status, view], **quiet)
+    app.load(load, None, [status, view, start, stop, *fields], **quiet)
 
 
 def _race_into(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +14,21 @@ from typing import Any
 import pytest
 import torch
 
-from mtp.bench.measure import Plan, measure, run_plan
+from mtp.bench.measure import Plan, measure, read_rows, run_plan
 from mtp.bench.outside import generate_outside
 from mtp.bench.prompts import Prompt
 from mtp.bench.race import check_racers, run_race
+from mtp.bench.recall import recalls
+from mtp.decode import Decoding
 from mtp.errors import InputError
 from mtp.lossless import check_float64, compare, run_plain
 from mtp.models.backbone import Backbone
+from mtp.models.memory import forget_peak_memory, peak_memory_mb
 from mtp.models.verifier import Verifier
 from mtp.records.bench import tabulate
+from mtp.records.race import Lap
 from mtp.records.settings import Settings
-from mtp.records.trace import TokenText
+from mtp.records.trace import Run, TokenText
 from mtp.run import start
 
 
@@ -147,6 +153,61 @@ def test_a_race_has_a_lap_a_turn_and_one_text(verifier: Verifier) -> None:
         for lap in racer.laps:
             assert lap.ticks[-1].seconds == pytest.approx(lap.seconds)
             assert sum(len(tick.pieces) for tick in lap.ticks) == lap.tokens == 12
+
+
+def test_a_lap_has_the_times_of_its_trace(
+    verifier: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every tick of what is replayed, against the steps that were measured."""
+    runs: list[Decoding] = []
+
+    def kept(*asked: Any) -> tuple[Decoding, Run]:
+        decoding, run = start(*asked)
+        runs.append(decoding)
+        return decoding, run
+
+    monkeypatch.setattr("mtp.bench.race.start", kept)
+    race = run_race(verifier, ["ar", "pld"], BASE, 2, lambda *_: None, lambda: False)
+    assert race is not None
+    laps = [lap for racer in race.racers for lap in racer.laps]
+    for lap in laps:
+        decoding = next(one for one in runs if _is_of(one, lap))
+        seconds = itertools.accumulate(step.seconds.total for step in decoding.steps)
+        assert [tick.seconds for tick in lap.ticks] == pytest.approx(list(seconds))
+        pieces = [[token.text for token in step.committed] for step in decoding.steps]
+        assert [[words for words, _ in tick.pieces] for tick in lap.ticks] == pieces
+
+
+def _is_of(decoding: Decoding, lap: Lap) -> bool:
+    return sum(step.seconds.total for step in decoding.steps) == pytest.approx(lap.seconds, 1e-12)
+
+
+def test_memory_is_counted_anew_for_each_run() -> None:
+    cpu = torch.device("cpu")
+    forget_peak_memory(cpu)
+    before = peak_memory_mb(cpu)
+    held = torch.ones(60_000_000)
+    assert peak_memory_mb(cpu) > before + 200
+    del held
+    forget_peak_memory(cpu)
+    if sys.platform == "linux":
+        assert peak_memory_mb(cpu) < before + 200
+
+
+def test_recall_is_what_esp_brings(verifier: Verifier, tmp_path: Path) -> None:
+    longer = dataclasses.replace(BASE, max_new_tokens=80)
+    asked = plan(decoders=["ar", "esp[tree=6]", "esp[masks=2]"], base=longer)
+    run_plan(verifier, asked, tmp_path, False, lambda line: None)
+    [found] = recalls(verifier, tmp_path)
+    assert (found.decoder, found.candidates) == ("esp[tree=6]", 6)
+    rows = [row for row in read_rows(tmp_path) if row.decoder == "esp[tree=6]"]
+    assert found.places == sum(len(row.ids) - 1 for row in rows)
+    assert found.tokens_per_call == pytest.approx(
+        sum(row.new_tokens for row in rows) / sum(row.verifier_calls or 0 for row in rows)
+    )
+    assert 0 < found.recall < 1 and abs(found.gap) < 0.25
+    with pytest.raises(InputError, match="no measurement"):
+        recalls(verifier, tmp_path / "none")
 
 
 def test_a_stopped_race_has_no_record(verifier: Verifier) -> None:

@@ -27,6 +27,7 @@ from mtp.sampling import Sampling, final_probabilities
 ARCHITECTURES = ("llama", "qwen3", "gpt2", "gemma2", "mistral")
 SEEDS = range(3)
 NEW_TOKENS = 48
+WHOLE = (range(5), 64)  # seeds and tokens on llama
 Make = Callable[[], Drafter]
 Prompt = Callable[[int], tuple[int, ...]]
 Write = Callable[..., Decoding]
@@ -48,6 +49,7 @@ def makers(backbone: Backbone, small: Backbone) -> dict[str, Make]:
         "lookahead of pairs": lambda: Lookahead(backbone, n=2, window=3, guesses=2, pool="window"),
         "stand": lambda: AdaptiveNgrams(budget=16),
         "draft-model": lambda: DraftModel(small, size, length=4),
+        "esp+stand": lambda: Union([esp(budget=24), AdaptiveNgrams(budget=11)], 24, 11),
         "esp+pld": lambda: Union([esp(budget=24), PromptLookup(budget=11)], 24, 11),
         "esp+stand+lookahead": lambda: Union(
             [esp(masks=2, budget=60), AdaptiveNgrams(15), Lookahead(backbone)], 60, 14
@@ -90,12 +92,13 @@ def test_the_text_is_plain_samplings(
     backbone = Backbone(tiny(name))
     small = Backbone(disturbed(tiny(name), 0.5))
     counts: dict[str, Counter[str]] = {}
-    for seed in SEEDS:
+    seeds, length = WHOLE if name == "llama" else (SEEDS, NEW_TOKENS)
+    for seed in seeds:
         request = {
             "prompt_ids": prompt(seed),
             "sampling": Sampling(temperature),
             "seed": seed,
-            "max_new_tokens": NEW_TOKENS,
+            "max_new_tokens": length,
         }
         plain = write(backbone, Autoregressive(), **request)
         for label, make in makers(backbone, small).items():
@@ -223,9 +226,14 @@ def sampling_drafters(backbone: Backbone, small: Backbone) -> Iterator[tuple[str
         "esp+draft-model",
         lambda: Union([EmbeddingProbing(backbone, budget=12), DraftModel(small, 4, 2)], 12, 5),
     )
+    yield (
+        "esp+stand",
+        lambda: Union([EmbeddingProbing(backbone, budget=12), AdaptiveNgrams(6)], 12, 5),
+    )
+    yield "lookahead", lambda: Lookahead(backbone, n=2, window=3, guesses=2)
 
 
-@pytest.mark.parametrize("index", range(3))
+@pytest.mark.parametrize("index", range(5))
 def test_rejection_keeps_the_distribution(
     index: int, tiny: Callable[[str], PreTrainedModel], write: Write
 ) -> None:

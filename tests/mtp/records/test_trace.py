@@ -79,6 +79,13 @@ def drafting(plain: dict[str, Any]) -> dict[str, Any]:
     return next(step for step in plain["steps"] if len(step["tree"]["token_ids"]) > 2)
 
 
+def judge_all(step: dict[str, Any]) -> None:
+    """Calls every node accepted where one token was committed."""
+    step["committed"] = step["committed"][:1]
+    step["tree"]["status"] = ["accepted"] * len(step["tree"]["status"])
+    assert max(step["tree"]["depths"]) > 0
+
+
 @pytest.mark.parametrize("verification", ["coupled", "rejection"])
 def test_a_trace_comes_back_equal(decode: Callable[[str], Trace], verification: str) -> None:
     made = decode(verification)
@@ -285,6 +292,26 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "candidates of nobody": (
         lambda plain: plain["steps"][0]["candidates"].update({"x": []}),
         "candidates for a node that is not there",
+    ),
+    "no candidates": (
+        lambda plain: plain["steps"][0]["candidates"].update({"-1": []}),
+        "a list of candidates is empty",
+    ),
+    "a probability above 1": (
+        lambda plain: drafting(plain)["tree"]["log_q"].__setitem__(0, 1000.0),
+        "a probability is above 1",
+    ),
+    "a node judged too deep": (
+        lambda plain: judge_all(drafting(plain)),
+        "judged at a depth that commits no token",
+    ),
+    "a branch of more than there is": (
+        lambda plain: plain["run"].update(branch={"step": 0, "node": 0, "forced": 9999}),
+        "takes over more than there is",
+    ),
+    "components that are not": (
+        lambda plain: drafting(plain).update(insight={"kind": "circuit", "components": [[1]]}),
+        "components are not one for each node",
     ),
 }
 
