@@ -94,7 +94,7 @@ def test_a_trace_comes_back_equal(decode: Callable[[str], Trace], verification: 
     assert Trace.from_json(written) == made
     assert Trace.from_json(written.encode()) == made
     assert Trace.from_json(written).to_json() == written
-    followed = replace(made, run=replace(made.run, branch=Branch(step=3, node=1, forced=5)))
+    followed = replace(made, run=replace(made.run, branch=Branch(step=3, node=1, forced=1)))
     assert Trace.from_json(followed.to_json()) == followed
     statuses = {status for step in made.steps for status in step.tree.status}
     assert statuses == {"accepted", "rejected", "unreached"}  # the run is not a trivial one
