@@ -85,6 +85,7 @@ class Decoding:
         self.seconds_prefill = 0.0
         self.prefill_forwards = 0
         self.prefill_rows = 0
+        self.seconds_forward = 0.0  # of the steps, inside the model
         self._noise = Noise(request.seed)
         self._cache = PathCache()
 
@@ -126,8 +127,10 @@ class Decoding:
         draft = self.drafter.propose(context)
         drafted = time.perf_counter()
 
+        inside = self.backbone.seconds
         block = Block(self.token_ids[-1], draft.tree, draft.probes, self.drafter.hidden_layers)
         rows = self.backbone.forward(block, self._cache)
+        self.seconds_forward += self.backbone.seconds - inside
         final = _FinalRows(rows.logits, self.request.sampling)
         verdict = verify(self.request.verification, draft.tree, final, self._noise, position)
         verified = time.perf_counter()

@@ -89,7 +89,7 @@ def _trace_of(store: Store) -> Any:
 
 def viewer_step(step: Step) -> dict[str, Any]:
     """A step of the trace with the arrays that draw its tree."""
-    return {**step_to_plain(step), "tree_arrays": draft_tree.arrays(step)}
+    return {**step_to_plain(step), "tree_arrays": draft_tree.arrays(step, table())}
 
 
 def _depth_figure(live: LiveRun) -> dict[str, Any]:

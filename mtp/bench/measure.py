@@ -141,6 +141,9 @@ def _measure_one(
         peak_memory_mb=summary.peak_memory_mb,
         text=trace.text,
         ids=tuple(decoding.output_ids),
+        seconds_forward=(
+            decoding.seconds_forward if verifier.backbone.device.type == "cpu" else None
+        ),
     )
 
 

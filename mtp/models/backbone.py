@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Backbone:
         self.templates = Templates()
         self.forwards = 0
         self.rows = 0
+        self.seconds = 0.0  # inside the model; on CUDA only what it takes to launch
         self.layer_types = _layer_types(self.config)
         self.window: int | None = getattr(self.config, "sliding_window", None)
         self.context_limit: int | None = _context_limit(self.config)
@@ -168,6 +170,7 @@ class Backbone:
             if probes.adapter is not None:
                 gate = probes.adapter.gate(self.model, first_row=len(ids))  # type: ignore[assignment]
         with torch.inference_mode(), gate:
+            begin = time.perf_counter()
             out = self.model(
                 **inputs,
                 position_ids=positions[None].to(self.device),
@@ -177,6 +180,7 @@ class Backbone:
                 output_hidden_states=bool(block.hidden_layers),
                 logits_to_keep=last_logits,
             )
+            self.seconds += time.perf_counter() - begin
         hidden = {layer: out.hidden_states[layer][0] for layer in block.hidden_layers}
         return Rows(out.logits[0], hidden)
 

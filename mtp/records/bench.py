@@ -35,6 +35,8 @@ class BenchRow:
     peak_memory_mb: float
     text: str
     ids: tuple[int, ...]
+    seconds_forward: float | None = None
+    """Inside the model, after the prefill; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class TableRow:
     """A decoder over a set of prompts.
 
     tokens_per_call is all new tokens over all verifier calls; draft_ms and verify_ms are the
-    median over runs of what a call spent drafting and verifying. Speeds are medians over prompts
+    median over runs of what a call spent drafting and verifying; outside is the median share of the
+    time that was not spent in the model. Speeds are medians over prompts
     and repeats; a ratio is the median over prompts of (decoder's median speed / the other's),
     with its quartiles.
     """
@@ -59,6 +62,7 @@ class TableRow:
     draft_ms: float | None
     verify_ms: float | None
     peak_memory_mb: float
+    outside: float | None = None
 
 
 _TABLE = TypeAdapter(list[TableRow])
@@ -95,7 +99,18 @@ def _table_row(
         draft_ms=_milliseconds(mine, "seconds_draft"),
         verify_ms=_milliseconds(mine, "seconds_verify"),
         peak_memory_mb=max(row.peak_memory_mb for row in mine),
+        outside=_outside(mine),
     )
+
+
+def _outside(rows: Sequence[BenchRow]) -> float | None:
+    """The median over runs of the share of time outside the model."""
+    shares = [
+        1 - row.seconds_forward / row.seconds
+        for row in rows
+        if row.seconds_forward is not None and row.seconds > 0
+    ]
+    return statistics.median(shares) if shares else None
 
 
 def _milliseconds(rows: Sequence[BenchRow], name: str) -> float | None:
@@ -152,7 +167,7 @@ def _median_speed(rows: Sequence[BenchRow], prompt: int) -> float | None:
 def as_text(table: Sequence[TableRow]) -> str:
     """The table as aligned text, numbers to three significant digits."""
     heads: tuple[str, ...] = ("category", "decoder", "runs", "tokens/call", "accepted/call")
-    heads += ("rows/call", "draft ms", "verify ms", "tokens/s")
+    heads += ("rows/call", "draft ms", "verify ms", "outside", "tokens/s")
     heads += ("× ar [quartiles]", "× hf [quartiles]", "peak MB")
     lines = [heads]
     for row in table:
@@ -166,6 +181,7 @@ def as_text(table: Sequence[TableRow]) -> str:
                 _number(row.rows_per_call),
                 _number(row.draft_ms),
                 _number(row.verify_ms),
+                "–" if row.outside is None else f"{100 * row.outside:.1f}%",
                 _number(row.tokens_per_second),
                 _spread(row.ratio_to_ar),
                 _spread(row.ratio_to_hf),

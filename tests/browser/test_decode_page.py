@@ -201,11 +201,25 @@ def test_bad_files_get_a_sentence(visit, tmp_path: Path, content: str, sentence:
     expect(page.locator("#status .ds-failed")).to_have_count(0)
 
 
-def test_empty_prompt_gets_a_sentence(visit) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "sentence"),
+    [("", "The prompt is empty"), ("é🦊 שלום " * 25_000, "200,000 characters")],
+)
+def test_prompts_that_cannot_be_run_get_a_sentence(visit, prompt: str, sentence: str) -> None:
     page = visit.open()
-    page.locator("#prompt textarea").fill("")
+    page.locator("#prompt textarea").fill(prompt)
     page.locator("#run").click()
-    expect(page.locator("#status")).to_contain_text("The prompt is empty", timeout=SLOW_MS)
+    expect(page.locator("#status")).to_contain_text(sentence, timeout=SLOW_MS)
+    expect(part(page, "label")).to_have_text("recorded run")
+
+
+def test_an_unknown_model_gets_a_sentence(visit) -> None:
+    page = visit.open()
+    page.get_by_text("Model and sampling").click()
+    choose_model(page, "<b>nosuch</b>")
+    page.locator("#run").click()
+    expect(page.locator("#status")).to_contain_text("There is no model", timeout=SLOW_MS)
+    assert page.locator("#status b").count() == 0
 
 
 @pytest.mark.parametrize(

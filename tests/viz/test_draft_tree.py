@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mtp.records.trace import Budget, Committed, Seconds, Status, Step, TokenText, Tree
 from viz.figures import draft_tree, tokens
+from viz.texts import table
 
 
 def make_step(parents: list[int], accepted: int, hostile: str = "a") -> Step:
@@ -93,7 +94,7 @@ def test_children_stand_one_column_right_and_the_surest_on_their_parents_line(
 @given(parents=trees, accepted=st.integers(0, 6))
 def test_every_node_is_in_the_trace_of_its_status(parents: list[int], accepted: int) -> None:
     step = make_step(parents, accepted)
-    moments = draft_tree.arrays(step)["moments"]
+    moments = draft_tree.arrays(step, table())["moments"]
     names = [trace.name for trace in draft_tree.template().data]
     for moment in draft_tree.MOMENTS:
         filled = moments[moment]
@@ -112,7 +113,7 @@ def test_every_node_is_in_the_trace_of_its_status(parents: list[int], accepted: 
 
 
 def test_places_do_not_move_between_moments() -> None:
-    arrays = draft_tree.arrays(make_step([-1, 0, 0, -1, 3], 1))
+    arrays = draft_tree.arrays(make_step([-1, 0, 0, -1, 3], 1), table())
     where = []
     for moment in draft_tree.MOMENTS:
         found = {}
@@ -128,7 +129,7 @@ def test_places_do_not_move_between_moments() -> None:
 
 @pytest.mark.parametrize("hostile", ["<b>x</b>", "<script>", "a&amp;b", "{x}", "%{y}"])
 def test_tokens_stay_text(hostile: str) -> None:
-    arrays = draft_tree.arrays(make_step([-1, 0], 1, hostile))
+    arrays = draft_tree.arrays(make_step([-1, 0], 1, hostile), table())
     for trace in arrays["moments"]["verified"]:
         for words in [*trace.get("text", []), *trace.get("hovertext", [])]:
             assert "<b>x" not in words and "<script" not in words
@@ -143,7 +144,7 @@ def test_width_of_an_edge_grows_with_the_drafters_probability() -> None:
 def test_a_text_that_ends_with_a_draft_has_no_token_of_the_verifiers() -> None:
     step = make_step([-1, 0], 2)
     ended = replace(step, committed=step.committed[:-1])
-    traces = draft_tree.arrays(ended)["moments"]["committed"]
+    traces = draft_tree.arrays(ended, table())["moments"]["committed"]
     names = [trace.name for trace in draft_tree.template().data]
     assert traces[names.index("verifier")]["customdata"] == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,8 +162,8 @@ def template() -> go.Figure:
     return figure
 
 
-def arrays(step: Step) -> dict[str, Any]:
-    """What the template's traces hold at each moment of a step.
+def arrays(step: Step, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What the template's traces hold at each moment of a step, hovers in the words of `texts`.
 
     Returns {"width", "height", "moments": {moment: [{"x", "y", …} a trace]}}. customdata of a node
     is its index, of the root −1, of the verifier's own token −2.
@@ -171,11 +172,13 @@ def arrays(step: Step) -> dict[str, Any]:
     return {
         "width": laid.width,
         "height": laid.height,
-        "moments": {moment: _moment(step, laid, moment) for moment in MOMENTS},
+        "moments": {moment: _moment(step, laid, moment, texts) for moment in MOMENTS},
     }
 
 
-def _moment(step: Step, laid: Spread, moment: str) -> list[dict[str, Any]]:
+def _moment(
+    step: Step, laid: Spread, moment: str, texts: Mapping[str, str]
+) -> list[dict[str, Any]]:
     tree = step.tree
     judged = moment != "drafted"
     state = [status if judged else "drafted" for status in tree.status]
@@ -192,17 +195,24 @@ def _moment(step: Step, laid: Spread, moment: str) -> list[dict[str, Any]]:
         xs, ys = edges["verifier", 1]
         _curve(start, laid.own, xs, ys)
     traces: list[dict[str, Any]] = [{"x": xs, "y": ys} for xs, ys in edges.values()]
-    traces.append(_nodes([laid.root], [tokens.label(step.root.text)], [_root_hover(step)], [-1]))
+    traces.append(
+        _nodes(
+            [laid.root],
+            [tokens.label(step.root.text)],
+            [_bold(step.root.text, texts["tree.root"])],
+            [-1],
+        )
+    )
     kept = moment != "committed"
     for name in _STATES:
         members = [node for node in range(len(state)) if state[node] == name]
         places = [laid.nodes[node] for node in members]
         labels = [tokens.label(tree.texts[node]) for node in members]
-        hovers = [_hover(step, node, judged) for node in members]
+        hovers = [_hover(step, node, judged, texts) for node in members]
         if name == "verifier" and shows_own:
             own = step.committed[-1]
             places, labels, members = [laid.own], [tokens.label(own.text)], [-2]
-            hovers = [f"<b>{tokens.full(own.text)}</b><br>the verifier's own token"]
+            hovers = [_bold(own.text, texts["tree.own"])]
         bright = kept or name in ("accepted", "verifier")
         traces.append(_nodes(places, labels, hovers, members, 1.0 if bright else FADED))
     return traces
@@ -243,22 +253,20 @@ def _curve(start: Place, end: Place, xs: list[float | None], ys: list[float | No
     ys.append(None)
 
 
-def _root_hover(step: Step) -> str:
-    return f"<b>{tokens.full(step.root.text)}</b><br>root: the newest token, not yet run"
+def _bold(token: str, *lines: str) -> str:
+    return "<br>".join([f"<b>{tokens.full(token)}</b>", *lines])
 
 
-def _hover(step: Step, node: int, judged: bool) -> str:
+def _hover(step: Step, node: int, judged: bool, texts: Mapping[str, str]) -> str:
     tree = step.tree
-    lines = [
-        f"<b>{tokens.full(tree.texts[node])}</b>",
-        f"drafter's q {_probability(tree.log_q[node])}",
-    ]
+    lines = [texts["tree.q"].format(q=_probability(tree.log_q[node]))]
     if judged:
         log_p = tree.log_p[node]
-        lines.append(f"verifier's p {_probability(log_p) if log_p is not None else '0'}")
-        lines.append(tree.status[node])
-    lines.append("from " + " and ".join(tree.origins[node]))
-    return "<br>".join(lines)
+        lines.append(texts["tree.p"].format(p=_probability(log_p) if log_p is not None else "0"))
+        lines.append(texts[f"node.status.{tree.status[node]}"])
+    origins = texts["tree.and"].join(tree.origins[node])
+    lines.append(texts["tree.from"].format(drafters=origins))
+    return _bold(tree.texts[node], *lines)
 
 
 def _probability(log: float) -> str:
