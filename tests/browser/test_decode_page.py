@@ -203,7 +203,7 @@ def test_bad_files_get_a_sentence(visit, tmp_path: Path, content: str, sentence:
 
 @pytest.mark.parametrize(
     ("prompt", "sentence"),
-    [("", "The prompt is empty"), ("é🦊 שלום " * 25_000, "200,000 characters")],
+    [("", "The prompt is empty"), ("é🦊 שלום " * 25_000, "200,000 characters; at most")],
 )
 def test_prompts_that_cannot_be_run_get_a_sentence(visit, prompt: str, sentence: str) -> None:
     page = visit.open()
