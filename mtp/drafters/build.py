@@ -42,7 +42,12 @@ def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitD
         folder = choose(heads, circuit, window, int(options["lora"]), verifier.name).folder
     loaded = load(folder, verifier)
     return CircuitDrafter(
-        verifier.backbone, loaded.head, loaded.adapter, options["tree"], options["budget"]
+        verifier.backbone,
+        loaded.head,
+        loaded.adapter,
+        options["tree"],
+        options["budget"],
+        options.get("longest"),
     )
 
 
@@ -100,7 +105,7 @@ def _share(member: str, options: Mapping[str, Any], nodes: int) -> dict[str, int
     if member in ("stand", "esp"):
         return {"budget": 1 + nodes + probe_rows(member, options, nodes)}
     if member in CIRCUITS:
-        return {"budget": 1 + nodes}
+        return {"budget": 1 + nodes, "longest": nodes}
     if member == "draft-model":
         return {"length": min(int(options["length"]), nodes)}
     return {}

@@ -39,6 +39,7 @@ class CircuitDrafter:
 
     A chain is drawn with the verifier's noise under `coupled` and with the `draft` stream under
     `rejection`. With `tree` best, `budget` rows are filled best first by exact prefix probability.
+    A chain has `longest` tokens at most; None: as many as the window has.
     With an adapter, drafts run the model's last K layers once more, with it, on the new rows.
     """
 
@@ -49,6 +50,7 @@ class CircuitDrafter:
         adapter: LowRankAdapter | None = None,
         tree: str = CHAIN,
         budget: int = 16,
+        longest: int | None = None,
     ) -> None:
         self.backbone = backbone
         self.head = head
@@ -62,11 +64,12 @@ class CircuitDrafter:
         self.name = f"mtpc-{head.structure.circuit}"
         self.best = tree == BEST
         self.window = head.structure.window
-        self.rows = budget if self.best else self.window
+        self.longest = self.window - 1 if longest is None else min(longest, self.window - 1)
+        self.rows = budget if self.best else self.longest + 1
 
     def propose(self, context: Context) -> Draft:
         """The draft behind the root."""
-        length = min(self.window - 1, context.most_depth)
+        length = min(self.longest, context.most_depth)
         if length < 1:
             return Draft(budget_rows=self.rows, why_empty="One token is left to write.")
         states = context.hidden.get(self.hidden_layers[0])

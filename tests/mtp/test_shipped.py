@@ -52,6 +52,17 @@ def test_the_heads_belong_to_the_model_and_their_cards_say_how_good_they_are(byt
         assert joint["ff"] < joint["cp"] < min(joint["hmm"], joint["btree"])
 
 
+@pytest.mark.parametrize("verification", ["coupled", "rejection"])
+def test_a_union_with_a_circuits_chain_keeps_to_its_rows(verification, byte):
+    settings = Settings(
+        PROMPT, "esp+mtpc-btree", {"budget": 10}, verification=verification, max_new_tokens=24
+    )
+    decoding, _ = start(byte, settings)
+    drafted = [(step.rows, len(step.tree.token_ids)) for step in decoding]
+    assert max(rows for rows, _ in drafted) <= 10
+    assert max(nodes for _, nodes in drafted) > 1
+
+
 @pytest.mark.parametrize("temperature", [0, 0.7])
 def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
     settings = Settings(PROMPT, "ar", temperature=temperature, seed=3, max_new_tokens=40)
