@@ -150,8 +150,18 @@ function drawDepth(figure) {
   drawn.depth = empty ? null : figure;
   if (empty) return;
   const layout = { ...figure.layout, width: find("depth-frame").clientWidth };
-  Plotly.react(figureArea("depth"), figure.data, layout, CONFIG);
+  const area = figureArea("depth");
+  Plotly.react(area, figure.data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => goToDepth(event.points[0].x)));
   if (!find("depth-table").hidden) find("depth-table").replaceChildren(depthTable());
+}
+
+// To the next step, from the one shown on, in which a draft stood this deep.
+function goToDepth(depth) {
+  const count = run.steps.length;
+  for (let k = 1; k <= count; k += 1) {
+    const index = (at.step + k) % count;
+    if (countAccepted(run.steps[index]) >= depth) return goTo(index, 2);
+  }
 }
 
 function depthTable() {

@@ -154,8 +154,18 @@ function drawFigures() {
     if (!figure) continue;
     const layout = { ...figure.layout, width: find(`${name}-frame`).clientWidth };
     drawn[name] = { data: figure.data, layout };
-    Plotly.react(figureArea(name), figure.data, layout, CONFIG);
+    const area = figureArea(name);
+    Plotly.react(area, figure.data, layout, CONFIG).then(() => {
+      if (!area.bound) area.on("plotly_click", (event) => showLaneOf(event.points[0].y));
+      area.bound = true;
+    });
   }
+}
+
+// The lane of a bar that was clicked.
+function showLaneOf(decoder) {
+  for (const racer of race.data.racers) racer.lane.classList.toggle("ds-lane-chosen", racer.decoder === decoder);
+  race.data.racers.find((racer) => racer.decoder === decoder)?.lane.scrollIntoView({ block: "nearest" });
 }
 
 TABLES.speed = () => table(race.data.table.heads, race.data.table.rows);

@@ -102,6 +102,11 @@ def test_a_race_of_three_to_its_finish(visit, tmp_path: Path) -> None:
     assert page.locator('#race-view [data-part="speed-plot"] .main-svg').count() > 0
     place = lanes.nth(0).locator("[data-lane=place]").inner_text()
     assert re.search(r"\d\. by speed, done after [\d.]+ s", place)
+    page.evaluate(
+        """() => document.querySelector('#race-view [data-part="speed-plot"]')
+        .emit('plotly_click', {points: [{y: 'stand'}]})"""
+    )
+    expect(page.locator("#race-view .ds-lane-chosen")).to_have_attribute("data-decoder", "stand")
     part(page, "speed-data", "#race-view").click()
     rows = page.locator('#race-view [data-part="speed-table"] tbody tr')
     expect(rows).to_have_count(3)

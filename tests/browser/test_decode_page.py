@@ -146,6 +146,19 @@ def test_clicking_a_node_in_the_picture(visit) -> None:
     expect(part(page, "node")).to_contain_text("The root: the newest token")
 
 
+def test_a_depth_that_is_clicked_is_gone_to(visit) -> None:
+    page = visit.open()
+    page.wait_for_selector('#decode-player [data-part="depth-plot"] .main-svg')
+    part(page, "first").click()
+    page.evaluate(
+        """() => document.querySelector('#decode-player [data-part="depth-plot"]')
+        .emit('plotly_click', {points: [{x: 2}]})"""
+    )
+    expect(part(page, "moment-committed")).to_have_attribute("aria-pressed", "true")
+    now = page.locator("#decode-player .ds-chip.ds-now.ds-accepted")
+    assert now.count() >= 2
+
+
 def test_tables_hold_what_the_pictures_show(visit) -> None:
     page = visit.open()
     drawn = sum(
