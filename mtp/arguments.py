@@ -6,10 +6,14 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from mtp.errors import InputError
 from mtp.models.catalog import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from mtp.models.verifier import Verifier
+    from mtp.records.settings import Settings
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +56,7 @@ def tell_progress() -> Callable[[str, float | None], None]:
     return tell
 
 
-def load(chosen: argparse.Namespace) -> Any:
+def load(chosen: argparse.Namespace) -> Verifier:
     """The verifier, fetched first where the weights are not here."""
     from mtp.models import catalog
     from mtp.models.fetch import fetch
@@ -66,7 +70,7 @@ def load(chosen: argparse.Namespace) -> Any:
 
 def settings_from(
     chosen: argparse.Namespace, prompt: str, drafter: str, options: dict[str, str]
-) -> Any:
+) -> Settings:
     """A run's settings."""
     from mtp.records.settings import Settings
 

@@ -72,11 +72,13 @@ def _record(chosen: argparse.Namespace) -> int:
 
 def _record_race(chosen: argparse.Namespace) -> int:
     from mtp.bench.race import check_racers, run_race
+    from mtp.run import check_settings
 
     _check_name(chosen.name)
     racers = [name.strip() for name in chosen.drafters.split(",")]
     check_racers(racers, chosen.laps)
     settings = settings_from(chosen, chosen.prompt, "ar", {})
+    check_settings(settings)
 
     def report(racer: str, lap: int, laps: int, left: float | None) -> None:
         print(f"{racer}, lap {lap} of {laps}", file=sys.stderr, flush=True)
@@ -133,7 +135,10 @@ def _record_noise(chosen: argparse.Namespace) -> int:
 
 def _put(folder: Path, name: str, record: str) -> None:
     """Writes a record and says where."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror}.") from error
     path = folder / f"{name}.json"
     write(path, record)
     print(path)

@@ -24,8 +24,8 @@ class Findings:
     too_large: bool = False
     recorded: str | None = None
     """The model of a run that was not decoded here."""
-    weights: tuple[str, str] | None = None
-    """SHA-256 of the run's weights and of those here, where they differ."""
+    weights: tuple[str, str, str] | None = None
+    """The model, and SHA-256 of the run's weights and of those here, where they differ."""
 
 
 def check_into(found: Findings, live: LiveRun, desk: Desk, owner: str) -> Job:
@@ -39,7 +39,7 @@ def check_into(found: Findings, live: LiveRun, desk: Desk, owner: str) -> Job:
     def work(job: Job) -> None:
         verifier = desk.verifier(run.model, run.dtype, job)
         if verifier.weights_sha256 != run.weights_sha256:
-            found.weights = (run.weights_sha256, verifier.weights_sha256)
+            found.weights = (run.model, run.weights_sha256, verifier.weights_sha256)
         from mtp import lossless
 
         def progress(which: str, written: int) -> None:
@@ -72,8 +72,8 @@ def report(found: Findings, temperature: float) -> str:
         if found.recorded is not None:
             lines.append(("plain", text("check.recorded", model=found.recorded)))
         if found.weights is not None:
-            theirs, mine = (one[:12] for one in found.weights)
-            model = found.recorded or ""
+            model, theirs, mine = found.weights
+            theirs, mine = theirs[:12], mine[:12]
             lines.append(("bad", text("check.weights", model=model, theirs=theirs, mine=mine)))
     if found.precise is not None:
         if found.precise.parting is None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 VIEWS = panel.ASSETS / "circuits"
 FIRST = "btree-8"  # the recorded view that is shown first
-LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 MOST_GIVEN = 400  # characters of a window that a person types
 MOST_DRAWN = 100_000  # samples in a row
 
@@ -260,4 +259,4 @@ def _link(shown: Shown) -> str | None:
             "context": view.prompt, "answer": view.answer,
         }
     )  # fmt: skip
-    return query if len(query) <= LINK_LENGTH else None
+    return query if len(query) <= panel.LINK_LENGTH else None

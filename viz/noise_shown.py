@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 FOLDER = panel.ASSETS / "noise"
 STUDY = panel.ASSETS / "bench" / "scaling.json"
 PLAIN = "plain"
-LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 BUDGET, MOST_BUDGET = 24, 256  # noise rows a call
 
 
@@ -277,4 +276,4 @@ def _link(shown: Shown) -> str | None:
             "behind": question.prompt, "answer": question.answer,
         }
     )  # fmt: skip
-    return query if len(query) <= LINK_LENGTH else None
+    return query if len(query) <= panel.LINK_LENGTH else None

@@ -12,6 +12,7 @@ import gradio as gr
 
 from viz.texts import text
 
+LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 # Plotly's own build for plane figures, of the release that the Python package brings whole: a third
 # of its size, so that the first figure is drawn sooner.

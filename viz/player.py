@@ -15,7 +15,6 @@ from viz.runs import LiveRun, Store
 from viz.texts import part, table, text
 
 FIRST_CHUNK, CHUNK = 40, 400  # steps a request: the first tree is drawn before the rest has come
-LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 
 _RUN = TypeAdapter(Run)
 
@@ -104,7 +103,7 @@ def link_of(live: LiveRun) -> str | None:
     if live.recorded is not None:
         return urlencode({"tab": "decode", "recorded": live.recorded})
     query = urlencode({"tab": "decode", **query_of(run)})
-    return query if len(query) <= LINK_LENGTH else None
+    return query if len(query) <= panel.LINK_LENGTH else None
 
 
 def query_of(run: Run) -> dict[str, str]:

@@ -12,7 +12,6 @@ from viz.texts import table, text
 
 OUTSIDE = ("hf", "hf-pld")  # transformers' own generate, plain and with prompt lookup
 EVEN = 0.02  # a ratio this near 1 is called even
-LINK_LENGTH = 6000  # characters; longer addresses are cut by browsers and chat programs
 
 
 def viewer_race(race: Race) -> dict[str, Any]:
@@ -148,4 +147,4 @@ def link_of(race: Race) -> str | None:
             "text": race.prompt,
         }
     )
-    return query if len(query) <= LINK_LENGTH else None
+    return query if len(query) <= panel.LINK_LENGTH else None

@@ -234,6 +234,19 @@ def unusable(query: Mapping[str, str]) -> str | None:
     return None
 
 
+def asked_in(query: Mapping[str, str]) -> tuple[str, str | None, dict[str, Any]]:
+    """Model, precision (None: chosen for the model) and the other settings of an address that asks
+    for something. Raises InputError for one that says what cannot be used.
+    """
+    wrong = unusable(query)
+    if wrong is not None:
+        raise InputError(text("error.link", wrong=wrong))
+    values = from_query(query)
+    dtype = values.pop("dtype", "auto")
+    model = values.pop("model", catalog.DEFAULT_MODEL)
+    return model, None if dtype == "auto" else dtype, values
+
+
 def _real(words: str | None) -> float | None:
     try:
         value = float(words) if words is not None else math.nan

@@ -59,3 +59,10 @@ function savePicture(name) {
 function saveFigure(name) {
   if (!nothingYet(name, "json")) download(`draftscope-${name}.json`, JSON.stringify(drawn[name]), "application/json");
 }
+
+function bindOnce(area, event, handler) {
+  area.boundEvents ??= {};
+  if (area.boundEvents[event]) return;
+  area.boundEvents[event] = true;
+  area.on(event, handler);
+}

@@ -48,7 +48,7 @@ function take(part) {
   Object.assign(run, { state: part.state, label: part.label, link: part.link ?? run.link });
   if (part.run && !run.info) {
     run.info = part.run;
-    showPrompt(part.run);
+    showPrompt(part.run, part.steps);
   }
   for (const step of part.steps) {
     addChips(step, run.steps.length);
@@ -156,7 +156,7 @@ function drawCounters() {
 function buildCounters() {
   for (const name of ["tokens_per_call", "calls", "tokens", "speed", "accepted_per_call", "rate"]) {
     const words = term(TEXTS[`count.${name}`], "");
-    const key = () => (name === "tokens" && run.info && isBytewise(run.info) ? "count.tokens.bytes" : `count.${name}.is`);
+    const key = () => (name === "tokens" && run.info && isBytewise(run.info, run.steps) ? "count.tokens.bytes" : `count.${name}.is`);
     const define = () => fill(key(), { device: run.info?.device ?? "–", dtype: run.info?.dtype ?? "–" });
     words.addEventListener("pointerenter", () => showTip(words, define()));
     words.addEventListener("focus", () => showTip(words, define()));

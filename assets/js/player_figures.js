@@ -59,13 +59,6 @@ function onTreeKey(event) {
   chooseNode(nodes[Math.max(0, Math.min(nodes.length - 1, place))]);
 }
 
-function bindOnce(area, event, handler) {
-  area.boundEvents ??= {};
-  if (area.boundEvents[event]) return;
-  area.boundEvents[event] = true;
-  area.on(event, handler);
-}
-
 function treeTable(step) {
   const tree = step.tree;
   const heads = ["node", "token", "parent", "depth", "q", "p", "status"].map((key) => TEXTS[`table.${key}`]);

@@ -14,10 +14,10 @@ function clearText() {
   find("text-empty").hidden = false;
 }
 
-function showPrompt(run) {
+function showPrompt(run, steps) {
   find("prompt").hidden = false;
   const own = run.prompt_tokens.length - (run.branch?.forced ?? 0);
-  find("prompt-count").textContent = fill(isBytewise(run) ? "player.prompt.bytes" : "player.prompt.count", { count: own });
+  find("prompt-count").textContent = fill(isBytewise(run, steps) ? "player.prompt.bytes" : "player.prompt.count", { count: own });
   find("prompt-text").textContent = joined(run.prompt_tokens.slice(0, own));
   if (!run.branch) return;
   // A branch goes on from tokens that were taken over; the last of them is the one followed.
@@ -28,8 +28,9 @@ function showPrompt(run) {
 }
 
 // Whether every token is one byte, but for marks such as <|user|>.
-function isBytewise(run) {
-  return run.prompt_tokens.every((token) => shownBytes(token.text).length <= 1 || /^<\|.*\|>$/.test(token.text));
+function isBytewise(info, steps) {
+  const shown = [...info.prompt_tokens.map((token) => token.text), ...steps.flatMap((step) => step.committed.map((token) => token.text))];
+  return shown.every((words) => shownBytes(words).length <= 1 || /^<\|.*\|>$/.test(words));
 }
 
 function joined(tokens) {

@@ -5,17 +5,20 @@ const race = { id: null, data: null, time: 0, end: 0, pace: 1, playing: null, la
 async function pullRace() {
   const value = props.value;
   if (!value?.race || value.race === race.id) return;
-  race.id = value.race;
   const [answer] = await Promise.all([server.race_of(value.race), plotlyThere]);
+  if (props.value?.race !== value.race) return; // another was asked for meanwhile
   if (answer.error) {
     find("caption").textContent = answer.error;
     return;
   }
   stopClock();
+  race.id = value.race;
   race.data = answer;
   race.end = Math.max(...answer.racers.map((racer) => racer.ticks.at(-1)?.seconds ?? 0));
   find("controls").disabled = false;
-  find("label").textContent = answer.recorded ? TEXTS["race.recorded"] : "";
+  find("label").textContent = { recorded: TEXTS["race.recorded"], opened: TEXTS["player.opened"] }[answer.state] ?? "";
+  find("again").hidden = answer.state === "own" || !answer.link;
+  find("again").href = `?${answer.link}`;
   rememberRace();
   find("title").textContent = find("title").title = answer.title;
   buildLanes();
@@ -26,7 +29,7 @@ async function pullRace() {
 
 // The address bar holds what measures this race again; not where the page only shows one.
 function rememberRace() {
-  if (race.data.recorded || element.offsetParent === null) return;
+  if (race.data.state !== "own" || element.offsetParent === null) return;
   const query = new URLSearchParams(race.data.link ?? "tab=race");
   for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
   history.replaceState(null, "", `${location.pathname}?${query}`);
@@ -155,10 +158,7 @@ function drawFigures() {
     const layout = { ...figure.layout, width: find(`${name}-frame`).clientWidth };
     drawn[name] = { data: figure.data, layout };
     const area = figureArea(name);
-    Plotly.react(area, figure.data, layout, CONFIG).then(() => {
-      if (!area.bound) area.on("plotly_click", (event) => showLaneOf(event.points[0].y));
-      area.bound = true;
-    });
+    Plotly.react(area, figure.data, layout, CONFIG).then(() => bindOnce(area, "plotly_click", (event) => showLaneOf(event.points[0].y)));
   }
 }
 

@@ -21,6 +21,8 @@ from mtp.probing.masks import Init, initial_masks
 from mtp.probing.recall import foreseen_ranks
 from mtp.records.bench import BenchRow
 
+_NEEDED = {"model", "weights_sha256", "dtype", "decoders", "options", "prompts", "mode", "seed"}
+
 
 @dataclass(frozen=True)
 class Recall:
@@ -47,8 +49,11 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """What a measurement in a folder was of. Raises InputError where there is none."""
     try:
         plan: dict[str, Any] = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        missing = _NEEDED - plan.keys()
+    except (OSError, ValueError, AttributeError) as error:
         raise InputError(f"{folder} holds no measurement of `bench`.") from error
+    if missing:
+        raise InputError(f"The plan in {folder} lacks {', '.join(sorted(missing))}.")
     return plan
 
 
@@ -57,9 +62,11 @@ def recalls(
 ) -> list[Recall]:
     """One for each decoder of the measurement that is ESP with one mask that never moves.
 
-    Raises InputError where there is none.
+    Raises InputError where there is none, or where it was measured on other weights.
     """
     plan, rows = read_plan(folder), read_rows(folder)
+    if plan["weights_sha256"] != verifier.weights_sha256:
+        raise InputError(f"{folder} was measured on other weights than {verifier.name} has here.")
     found = []
     for label in plan["decoders"]:
         decoder = parse_decoder(label)
@@ -70,7 +77,7 @@ def recalls(
         if options["masks"] != 1 or options["update"]:
             continue
         tell(label)
-        mine = [row for row in rows if row.decoder == label]
+        mine = [row for row in rows if row.decoder == label and row.repeat == 0]
         found.append(_recall_of(verifier, plan, label, options, mine))
     if not found:
         raise InputError(f"{folder} has no esp of one mask that never moves (masks=1, update=0).")

@@ -84,11 +84,10 @@ class LowRankAdapter(nn.Module):
                     place: int = place,
                     up: Tensor = self.up[index],
                 ) -> None:
-                    low = reader.low(inputs[0], place)
-                    rows = output if first_row == 0 else output[..., first_row:, :]
-                    changed = rows.view(low.shape[0], -1)
                     # In place: rows before the gate stay as they are, and nothing is copied.
-                    changed.addmm_(low.to(rows), up.T.to(rows), alpha=self.alpha / self.rank)
+                    rows = output if first_row == 0 else output[..., first_row:, :]
+                    added = reader.low(inputs[0], place).to(rows) @ up.T.to(rows)
+                    rows.add_(added.view_as(rows), alpha=self.alpha / self.rank)
 
                 hooks.append(model.get_submodule(self.names[index]).register_forward_hook(add))
         try:

@@ -36,7 +36,7 @@ class BenchRow:
     text: str
     ids: tuple[int, ...]
     seconds_forward: float | None = None
-    """Inside the model, after the prefill; None where that is not known."""
+    """Of the verifier's forwards after the prefill; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TableRow:
 
     tokens_per_call is all new tokens over all verifier calls; draft_ms and verify_ms are the
     median over runs of what a call spent drafting and verifying; outside is the median share of the
-    time that was not spent in the model. Speeds are medians over prompts
+    time that was not the verifier's forward. Speeds are medians over prompts
     and repeats; a ratio is the median over prompts of (decoder's median speed / the other's),
     with its quartiles.
     """
@@ -104,7 +104,7 @@ def _table_row(
 
 
 def _outside(rows: Sequence[BenchRow]) -> float | None:
-    """The median over runs of the share of time outside the model."""
+    """The median over runs of the share of time outside the verifier's forward."""
     shares = [
         1 - row.seconds_forward / row.seconds
         for row in rows

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
+from mtp.errors import TraceError
 from mtp.records import versioned
 from mtp.records.trace import Source
 
@@ -80,7 +81,16 @@ class Race:
     @classmethod
     def from_json(cls, content: str | bytes) -> Race:
         """Reads a race. Raises TraceError for what is none."""
-        return versioned.from_json(_ADAPTER, content, VERSION, "recorded race")
+        race = versioned.from_json(_ADAPTER, content, VERSION, "saved race")
+        names = [racer.decoder for racer in race.racers]
+        if not names or len(set(names)) < len(names):
+            raise TraceError("The race is broken: it has no racers, or one of them twice.")
+        for racer in race.racers:
+            if not racer.laps or not all(lap.ticks for lap in racer.laps):
+                raise TraceError(f"The race is broken: {racer.decoder[:40]} has an empty lap.")
+            if any(tick.seconds < 0 for lap in racer.laps for tick in lap.ticks):
+                raise TraceError(f"The race is broken: {racer.decoder[:40]} has negative times.")
+        return race
 
 
 _ADAPTER: TypeAdapter[Race] = TypeAdapter(Race)

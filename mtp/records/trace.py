@@ -245,7 +245,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-_NEARLY_ONE = 1e-3  # a log-probability: rounding may pass 0 a little
+_ROUNDING = 1e-3  # how far a log-probability may pass 0
 _ADAPTER = TypeAdapter(Trace)
 _STEP_ADAPTER = TypeAdapter(Step)
 
@@ -276,7 +276,7 @@ def _check(step: Step) -> None:
     for node, (parent, depth) in enumerate(zip(tree.parents, tree.depths, strict=True)):
         if not -1 <= parent < node or depth != (0 if parent < 0 else tree.depths[parent] + 1):
             raise TraceError(f"{where}: node {node} has no possible parent.")
-    if not all(value <= _NEARLY_ONE for value in (*tree.log_q, *tree.log_p) if value is not None):
+    if not all(value <= _ROUNDING for value in (*tree.log_q, *tree.log_p) if value is not None):
         raise TraceError(f"{where}: a probability is above 1.")
     if not step.committed:
         raise TraceError(f"{where}: it commits no token.")

@@ -23,10 +23,17 @@ def from_json(adapter: TypeAdapter[T], content: str | bytes, version: int, what:
     or of another version.
     """
     try:
-        plain = json.loads(content)
+        plain = json.loads(content, parse_constant=_refuse)
+        json.dumps(plain, ensure_ascii=False).encode()  # refuses lone surrogates
         found = plain.pop("version")
         if found != version:
             raise TraceError(f"This {what} is of version {found}, not {version}.")
         return adapter.validate_python(plain)
-    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, RecursionError, ValidationError
+    ) as error:  # fmt: skip
         raise TraceError(f"The file is not a {what}, or it is broken.") from error
+
+
+def _refuse(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

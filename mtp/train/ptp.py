@@ -177,6 +177,7 @@ def train(
         "weights_sha256": verifier.weights_sha256,
     }
     backbone = verifier.backbone
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     weights = build(recipe, verifier)
     texts = [text.cut(recipe.context) for text in training]
     caches = weights.adapter is not None
@@ -184,7 +185,7 @@ def train(
     if not caches or Survey.size(backbone, texts) <= memory * 2**30:
         survey = Survey(backbone, texts, recipe.sampling, caches)
     loop = Loop(
-        RunFolder(folder, settings, free=("minutes", "steps")),
+        run_folder,
         recipe,
         weights.modules,
         optimizers_of(weights, recipe),

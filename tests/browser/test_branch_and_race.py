@@ -117,7 +117,7 @@ def test_a_race_of_three_to_its_finish(visit, tmp_path: Path) -> None:
 
     other = visit.again()
     other.goto(page.url)  # the link measures the same race
-    expect(part(other, "label", "#race-view")).to_have_text("", timeout=SLOW_MS)
+    expect(other.locator("#race-view .ds-lane")).to_have_count(3, timeout=SLOW_MS)
     expect(other.locator("#race-view .ds-lane-done")).to_have_count(3, timeout=SLOW_MS)
     again = other.locator("#race-view .ds-lane-text").nth(1).inner_text()
     assert again == texts[1]
@@ -126,7 +126,8 @@ def test_a_race_of_three_to_its_finish(visit, tmp_path: Path) -> None:
         other.locator("#race-open").click()
     chooser.value.set_files(tmp_path / "race.json")
     expect(other.locator("#status")).to_contain_text("A saved race is replayed")
-    expect(other.locator("#race-view .ds-lane-done")).to_have_count(3, timeout=SLOW_MS)
+    expect(part(other, "label", "#race-view")).to_have_text("opened from a file")
+    expect(part(other, "again", "#race-view")).to_have_attribute("href", re.compile("racers=hf"))
 
 
 def test_the_trees_nodes_are_reached_by_keys(visit) -> None:

@@ -57,6 +57,7 @@ def test_a_race_is_recorded(tmp_path: Path) -> None:
         (["--drafters", "ar,nonsense"], "nonsense"),
         (["--drafters", "ar,pld", "--laps", "0"], "from 1 to"),
         (["--drafters", "ar,pld", "--name", "../x"], "letters, digits and hyphens"),
+        (["--drafters", "ar,pld", "--max-new-tokens", "0"], "New tokens is 0"),
     ],
 )
 def test_bad_races(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from urllib.parse import parse_qsl
 
@@ -33,9 +34,16 @@ def test_a_recorded_race_reads_back() -> None:
     race = Race.from_json(content)
     assert Race.from_json(race.to_json()) == race
     assert len({lap.ids for racer in race.racers for lap in racer.laps}) == 1  # one text
-    for broken in ("", "{}", content.decode().replace('"version": 1', '"version": 9')):
+    plain = json.loads(content)
+    lap = plain["racers"][0]["laps"][0]
+    other_racers = [[], [plain["racers"][0]] * 2, [{"decoder": "ar", "laps": []}]]
+    other_racers.append([{"decoder": "ar", "laps": [{**lap, "ticks": []}]}])
+    broken = [json.dumps({**plain, "racers": racers}) for racers in other_racers]
+    broken += [json.dumps({**plain, "prompt": "\ud800"}), json.dumps({**plain, "seed": math.nan})]
+    broken += ["", "{}", "[" * 9000, json.dumps({**plain, "version": 9})]
+    for words in broken:
         with pytest.raises(TraceError):
-            Race.from_json(broken)
+            Race.from_json(words)
 
 
 def test_a_racer_with_another_text_says_how_long_it_is() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import gradio as gr
 
 from mtp.drafters.options import settle_options
-from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.models import catalog
+from mtp.errors import DraftscopeError, TraceError
 from mtp.records.settings import Settings, settings_of
 from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
 from viz import check, drafter_choice, recorded, shell
@@ -226,25 +225,20 @@ class Actions:
         values = shell.from_query(query)
         said = [values.get(name, _KEEP) for name in vars(self.header)]
         said.append(query.get("prompt", _KEEP))
-        if "drafter" not in query:
+        if not query.keys() & {"drafter", "prompt"}:
             return said + [_KEEP] * (len(self.choice.components) + len(self.choice.rows))
-        drafter = drafter_choice.known(query["drafter"])
+        drafter = drafter_choice.known(query.get("drafter"))
         return [*said, *self.choice.from_link(drafter, query), *self.choice.shown(drafter)]
 
     def _from_query(self, query: Mapping[str, str]) -> tuple[str, str | None, Settings]:
         """The run that an address asks for. Raises InputError for values that cannot be used."""
-        wrong = shell.unusable(query)
-        if wrong is not None:
-            raise InputError(text("error.link", wrong=wrong))
-        values = shell.from_query(query)
+        model, dtype, values = shell.asked_in(query)
         drafter = query.get("drafter", drafter_choice.DEFAULT)
-        dtype = values.pop("dtype", "auto")
-        model = values.pop("model", catalog.DEFAULT_MODEL)
         options = settle_options(drafter, drafter_choice.options_in(drafter, query))
         settings = Settings(
             prompt=query["prompt"], drafter=drafter, drafter_options=options, **values
         )
-        return model, None if dtype == "auto" else dtype, settings
+        return model, dtype, settings
 
     def _settings(self, asked: tuple[Any, ...]) -> tuple[str, str | None, Settings]:
         """The model, its precision and the settings that the controls say."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from mtp.drafters.options import shipped
-from mtp.errors import DraftscopeError, TraceError
-from mtp.models import catalog
+from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.records.race import Race
 from mtp.records.settings import Settings
 from viz import panel, shell
@@ -21,12 +20,15 @@ from viz.runs import Desk, Job, Kept
 from viz.texts import part, text
 
 RECORDED = panel.ASSETS / "races" / "first.json"  # what the page shows at first
-MOST_BYTES = 16 * 2**20  # of a saved race; ten laps of 4,096 tokens take less
+MOST_BYTES = 16 * 2**20  # of a saved race; 36 laps of 4,096 tokens take less
+LAPS_LENGTH = 4  # digits
 _KEEP = gr.skip()
 
 
-def race_view(races: Kept[Race], first: str) -> gr.HTML:
-    """A component that replays the race named in its value, {"race"}; `first` before another."""
+def race_view(races: Kept[Race], opened: Collection[str], first: str) -> gr.HTML:
+    """A component that replays the race named in its value, {"race"}; `first` before another.
+    `opened` names those that came from files.
+    """
     return gr.HTML(
         value={"race": first},
         html_template=panel.markup("race"),
@@ -34,19 +36,20 @@ def race_view(races: Kept[Race], first: str) -> gr.HTML:
             "page", "figure", "race",
             texts=part("race.", "player.", "count.", "table."), controls="race-controls",
         ),
-        server_functions=[_race_of(races), _file_of(races)],
+        server_functions=[_race_of(races, opened), _file_of(races)],
         apply_default_css=False,
         elem_id="race-view",
     )  # fmt: skip
 
 
-def _race_of(races: Kept[Race]) -> Any:
+def _race_of(races: Kept[Race], opened: Collection[str]) -> Any:
     def race_of(name: str) -> dict[str, Any]:
         """A race as the page replays it."""
         race = races.get(name)
         if race is None:
             return {"error": text("error.gone")}
-        return {**viewer_race(race), "recorded": name == RECORDED.stem}
+        state = "recorded" if name == RECORDED.stem else "opened" if name in opened else "own"
+        return {**viewer_race(race), "state": state}
 
     return race_of
 
@@ -76,6 +79,7 @@ def build(
             names,
             value=[racer.decoder for racer in recorded.racers],
             multiselect=True,
+            allow_custom_value=True,  # a link or file may name others; a race says what is known
             label=text("race.decoders"),
             elem_id="race-decoders",
         )
@@ -89,7 +93,8 @@ def build(
             text("race.open"), file_types=[".json"], size="sm", elem_id="race-open", min_width=120
         )
         gr.HTML(f'<p class="ds-dim ds-note">{text("race.note")}</p>', apply_default_css=False)
-    view = race_view(races, RECORDED.stem)
+    opened: set[str] = set()
+    view = race_view(races, opened, RECORDED.stem)
 
     fields = [prompt, decoders, repeats]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
@@ -130,30 +135,28 @@ def build(
             yield [_KEEP] * 7
             return
         racers = query["racers"].split(",")
-        laps = query.get("laps", "")
+        laps = query.get("laps", "")[:LAPS_LENGTH]
         yield [
             *[_KEEP] * 4,
             query.get("text", ""),
             racers,
             int(laps) if laps.isdecimal() else _KEEP,
         ]
-        wrong = shell.unusable(query) or (None if laps.isdecimal() else f"laps={laps[:40]}")
-        if wrong is not None:
-            line = shell.status(text("error.link", wrong=wrong), "failed")
-            yield [line, *[_KEEP] * 6]
+        try:
+            if not laps.isdecimal():
+                raise InputError(text("error.link", wrong=f"laps={laps}"))
+            model, dtype, values = shell.asked_in(query)
+        except InputError as error:
+            yield [shell.status(str(error), "failed"), *[_KEEP] * 6]
             return
-        values = shell.from_query(query)
-        dtype = values.pop("dtype", "auto")
-        model = values.pop("model", catalog.DEFAULT_MODEL)
         base = Settings(prompt=query.get("text", ""), **values)
-        precision = None if dtype == "auto" else dtype
-        async for update in measure(owner_of(request), model, precision, base, racers, int(laps)):
+        async for update in measure(owner_of(request), model, dtype, base, racers, int(laps)):
             yield [*update, _KEEP, _KEEP, _KEEP]
 
     def open_file(path: str | None) -> list[Any]:
-        """Replays a saved race without a model: status, view."""
+        """Replays a saved race without a model: status, view, fields."""
         if path is None:
-            return [_KEEP, _KEEP]
+            return [_KEEP] * 5
         file = Path(path)
         try:
             if file.stat().st_size > MOST_BYTES:
@@ -161,15 +164,19 @@ def build(
             race = Race.from_json(file.read_bytes())
         except (DraftscopeError, OSError) as error:
             words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
-            return [shell.status(words, "failed"), _KEEP]
-        return [shell.status(text("race.opened")), {"race": races.add(race)}]
+            return [shell.status(words, "failed"), *[_KEEP] * 4]
+        key = races.add(race)
+        opened.add(key)
+        names = [racer.decoder for racer in race.racers]
+        line = shell.status(text("race.opened"))
+        return [line, {"race": key}, race.prompt, names, race.repeats]
 
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
 
     start.click(run, [*header.components, *fields], [status, view, start, stop], **quiet)
     stop.click(end, None, None, queue=False)
-    upload.upload(open_file, upload, [status, view], **quiet)
+    upload.upload(open_file, upload, [status, view, *fields], **quiet)
     app.load(load, None, [status, view, start, stop, *fields], **quiet)
 
 
