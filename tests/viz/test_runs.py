@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from mtp.errors import InputError
-from viz.runs import Desk, Job, Kept
+from mtp.errors import InputError, ModelError
+from mtp.records.settings import Settings
+from viz.runs import Desk, Job, Kept, LiveRun, decode_into
 
 
 def wait(job: Job) -> None:
@@ -79,6 +81,55 @@ def test_failures_become_sentences() -> None:
     after = desk.submit(lambda job: None, "tab")  # the worker lives on
     wait(after)
     assert after.failure() is None
+
+
+def test_tabs_share_one_loaded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[tuple[str, str]] = []
+
+    def load(name: str, dtype: str) -> SimpleNamespace:
+        loads.append((name, dtype))
+        return SimpleNamespace(name=name, dtype=dtype, device="cpu")
+
+    monkeypatch.setattr("mtp.models.verifier.load_verifier", load)
+    desk, found = Desk(), []
+    for tab in ("one", "other", "one"):
+        wait(desk.submit(lambda job: found.append(desk.verifier("byte", None, job)), tab))
+    assert loads == [("byte", "float32")]
+    assert found[0] is found[1] is found[2]
+    wait(desk.submit(lambda job: found.append(desk.verifier("byte", "float64", job)), "one"))
+    assert loads[1:] == [("byte", "float64")]
+
+
+def test_a_model_that_cannot_be_fetched_leaves_the_desk_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fetch(*asked: object) -> None:
+        raise ModelError("There is no network; connect and run again.")
+
+    monkeypatch.setattr("mtp.models.catalog.is_ready", lambda name: False)
+    monkeypatch.setattr("mtp.models.fetch.fetch", fetch)
+    desk = Desk()
+    job = desk.submit(lambda job: desk.verifier("smollm2", None, job), "tab")
+    wait(job)
+    assert job.failure() == "There is no network; connect and run again."
+    ran: list[str] = []
+    wait(desk.submit(lambda job: ran.append("next"), "tab"))
+    assert ran == ["next"]
+
+
+def test_a_run_is_stopped_within_a_step() -> None:
+    desk, live = Desk(), LiveRun("r")
+    settings = Settings("Write a long story.", "ar", max_new_tokens=400)
+    job = decode_into(live, desk, "tab", "byte", None, settings)
+    limit = time.monotonic() + 120
+    while len(live.steps) < 3 and not job.done:
+        assert time.monotonic() < limit
+        time.sleep(0.001)
+    seen = len(live.steps)
+    desk.stop_all("tab")
+    wait(job)
+    assert job.failure() is None and live.state == "stopped"
+    assert seen <= len(live.steps) <= seen + 2  # the step that ran, and one begun meanwhile
 
 
 def test_the_store_drops_the_oldest() -> None:
