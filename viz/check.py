@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mtp.records.settings import settings_of
 from viz.figures.tokens import visible
-from viz.runs import Desk, Job, LiveRun
+from viz.runs import Desk, Job, LiveRun, imported
 from viz.texts import text
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def check_into(found: Findings, live: LiveRun, desk: Desk, owner: str) -> Job:
         verifier = desk.verifier(run.model, run.dtype, job)
         if verifier.weights_sha256 != run.weights_sha256:
             found.weights = (run.model, run.weights_sha256, verifier.weights_sha256)
+        imported("mtp.lossless")
         from mtp import lossless
 
         def progress(which: str, written: int) -> None:

@@ -18,7 +18,7 @@ from viz import measured, panel
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
 from viz.figures.circuit_graph import Lit
 from viz.figures.tokens import visible
-from viz.runs import Kept
+from viz.runs import Kept, imported
 from viz.texts import table, text
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ def answer(view: CircuitView, asked: Asked) -> Answer:
     tokens = view.read(asked.given)
     if not tokens and asked.clamped is None and asked.sample is None:
         return Answer((), view.beliefs, view.beliefs, None, 0.0)
+    imported("mtp.circuits.view")
     from mtp.circuits.view import beliefs, circuit_of, given
 
     circuit = circuit_of(view.circuit, view.numbers)

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from mtp.errors import DraftscopeError
@@ -25,6 +26,17 @@ WARM_AFTER = 4.0  # seconds after a page was asked for
 MOST_KEPT = 64  # for browsers to look at
 
 T = TypeVar("T")
+
+
+_importing = threading.RLock()
+
+
+def imported(name: str) -> ModuleType:
+    """A module that brings torch along. The worker and the server's threads import one at a time:
+    where modules need each other, two threads at once meet half of one.
+    """
+    with _importing:
+        return importlib.import_module(name)
 
 
 @dataclass
@@ -118,6 +130,7 @@ class Desk:
 
         One model is held at a time: another takes its place.
         """
+        imported("mtp.run")
         from mtp.models.load import best_device, preferred_dtype
 
         precision = dtype or str(preferred_dtype(best_device(), name)).removeprefix("torch.")
@@ -141,9 +154,7 @@ class Desk:
         if module in self._warm:
             return
         self._warm.add(module)
-        timer = threading.Timer(
-            WARM_AFTER, lambda: self._pool.submit(importlib.import_module, module)
-        )
+        timer = threading.Timer(WARM_AFTER, lambda: self._pool.submit(imported, module))
         timer.daemon = True
         timer.start()
 
@@ -210,6 +221,7 @@ def decode_into(
 
     def work(job: Job) -> None:
         job.tell(text("status.importing"))
+        imported("mtp.run")
         from mtp.run import check_settings, start
 
         check_settings(settings)

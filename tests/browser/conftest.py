@@ -70,6 +70,15 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
+def open_settings(page: Page) -> None:
+    """Opens the header's settings; their fields take their first values a moment after they show,
+    and what is typed before that is lost.
+    """
+    page.get_by_text("Model and sampling").click()
+    expect(page.locator("#seed input")).to_be_visible()
+    page.wait_for_timeout(500)
+
+
 class Visit:
     """A page at the app, and whatever went wrong in it."""
 
@@ -114,6 +123,7 @@ def visit(browser: Browser, address: str) -> Iterator[Visit]:
     context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
     here = Visit(context.new_page(), address)
     yield here
+    faults = list(here.faults)  # closing breaks off what is still asked for
     context.close()
-    assert not here.faults
+    assert not faults
     assert not here.outside

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import open_settings
 from tests.browser.test_decode_page import LIVE, PROMPT, SLOW_MS, choose_model, part, wait_for_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.smollm2]
@@ -82,7 +83,7 @@ def test_a_race_of_three_to_its_finish(visit, tmp_path: Path) -> None:
     label = part(page, "label", "#race-view")
     expect(label).to_have_text("recorded race")  # before any model is here
     expect(page.locator("#race-view .ds-lane-done")).to_have_count(4)
-    page.get_by_text("Model and sampling").click()
+    open_settings(page)
     choose_model(page, "smollm2")
     page.locator("#max_new_tokens input").fill("12")
     page.locator("#temperature input").fill("0")

@@ -11,6 +11,8 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser.conftest import open_settings
+
 pytestmark = pytest.mark.browser
 PROMPT = "Say these words again, in order: red fox, blue whale, red fox, blue whale."
 LIVE = {
@@ -228,7 +230,7 @@ def test_prompts_that_cannot_be_run_get_a_sentence(visit, prompt: str, sentence:
 
 def test_an_unknown_model_gets_a_sentence(visit) -> None:
     page = visit.open()
-    page.get_by_text("Model and sampling").click()
+    open_settings(page)
     choose_model(page, "<b>nosuch</b>")
     page.locator("#run").click()
     expect(page.locator("#status")).to_contain_text("There is no model", timeout=SLOW_MS)
@@ -249,7 +251,7 @@ def test_numbers_outside_what_is_allowed_get_a_sentence(
     visit, field: str, value: str, sentence: str
 ) -> None:
     page = visit.open()
-    page.get_by_text("Model and sampling").click()
+    open_settings(page)
     page.locator(f"#{field} input").fill(value)
     page.locator("#run").click()
     expect(page.locator("#status")).to_contain_text(sentence, timeout=SLOW_MS)
@@ -270,7 +272,7 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     page = visit.open("?recorded=smollm2")  # whose fields say model and drafter
     hostile = PROMPT + " <b>bold</b> <script>window.broken = 1</script>"
     page.locator("#prompt textarea").fill(hostile)
-    page.get_by_text("Model and sampling").click()
+    open_settings(page)
     assert page.locator("#model input").input_value() == "smollm2"
     page.locator("#max_new_tokens input").fill("24")
     page.locator("#run").click()

@@ -15,7 +15,7 @@ from mtp.records.circuit import Question
 from viz import circuit_shown, panel, shell
 from viz.circuit_shown import Shown, asked_from, look_at, view_of
 from viz.pages.common import busy, owner_of, prompt_box, watch
-from viz.runs import Desk, Job, Kept
+from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
 WINDOWS = (LONGEST, "8", "16")
@@ -252,6 +252,7 @@ def _explore_into(
 
     def work(job: Job) -> None:
         job.tell(text("status.importing"))
+        imported("mtp.circuits.view")
         from mtp.circuits.view import check_question, explore
 
         check_question(question, model)

@@ -14,7 +14,7 @@ from mtp.records.noise import Question
 from viz import noise_shown, panel, shell
 from viz.noise_shown import Shown, asked_from, head_of, look_at, sweep_at
 from viz.pages.common import busy, owner_of, prompt_box, watch
-from viz.runs import Desk, Job, Kept
+from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
 MOST_SHOWN = 12  # each may hold a context's cache
@@ -123,6 +123,7 @@ def _answer(
 
 def _explorer(desk: Desk, shown: Shown, job: Job) -> Any:
     """The context's explorer on the loaded model; made anew where another took its place."""
+    imported("mtp.ptp.question")
     from mtp.ptp.question import explorer_of
 
     record = shown.record
@@ -269,6 +270,7 @@ def _explore_into(
 
     def work(job: Job) -> None:
         job.tell(text("status.importing"))
+        imported("mtp.ptp.question")
         from mtp.models.vocabulary import check_prompt
         from mtp.ptp.question import explorer_of, record
         from mtp.sampling import Sampling

@@ -16,7 +16,7 @@ from viz import panel, shell
 from viz.drafter_choice import UNIONS
 from viz.pages.common import busy, owner_of, prompt_box, watch
 from viz.race_shown import OUTSIDE, viewer_race
-from viz.runs import Desk, Job, Kept
+from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
 RECORDED = panel.ASSETS / "races" / "first.json"  # what the page shows at first
@@ -195,6 +195,7 @@ def _race_into(
 
     def work(job: Job) -> None:
         job.tell(text("status.importing"))
+        imported("mtp.bench.race")
         from mtp.bench.race import check_racers, run_race
         from mtp.run import check_settings
 
