@@ -44,6 +44,7 @@ def test_points_are_the_tables_numbers():
     assert points["mtpc-btree"].text[0] == "16 K2"
     assert points["mtpc-btree"].marker.symbol[0].endswith("-open")
     assert not points["mtpc-ff"].marker.symbol[0].endswith("-open")
+    assert figure.layout.yaxis.range[1] == pytest.approx(1.25 * 4.5)
     assert "1.50 [1.00 – 2.00]" in points["mtpc-ff"].hovertext[0]
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     end = lines[0].x[1]

@@ -24,6 +24,7 @@ def against_latency(rows: Sequence[TableRow], texts: Mapping[str, str]) -> go.Fi
     figure = go.Figure()
     plain = next((row for row in timed if row.decoder == "ar"), None)
     most = max((_milliseconds(row) for row in timed), default=1.0)
+    highest = max((row.tokens_per_call or 0.0 for row in timed), default=1.0)
     if plain is not None:
         _equal_speeds(figure, 1 / _milliseconds(plain), 1.1 * most, texts)
     for index, name in enumerate(names):
@@ -36,7 +37,10 @@ def against_latency(rows: Sequence[TableRow], texts: Mapping[str, str]) -> go.Fi
             mode="markers+text",
             name=name,
             text=[label_of(row.decoder) for row in mine],
-            textposition="middle right",
+            # Of two signs of one window side by side, each has its label on its own side.
+            textposition=[
+                "top center" if _hollow(row.decoder) else "bottom center" for row in mine
+            ],
             textfont={"size": theme.SIZES["small"]},
             marker={"color": colour, "symbol": symbols, "size": 11, "line": {"width": 2}},
             hovertext=[_hover(row, texts) for row in mine],
@@ -47,8 +51,9 @@ def against_latency(rows: Sequence[TableRow], texts: Mapping[str, str]) -> go.Fi
         **theme.layout(
             HEIGHT,
             margin={"r": 90, "t": 34},
-            xaxis={"title": {"text": texts["acceptance.x"]}, "rangemode": "tozero"},
-            yaxis={"title": {"text": texts["acceptance.y"]}, "rangemode": "tozero"},
+            xaxis={"title": {"text": texts["acceptance.x"]}, "range": [0, 1.1 * most]},
+            # Up to the signs: the lines of equal speed go on beyond.
+            yaxis={"title": {"text": texts["acceptance.y"]}, "range": [0, 1.25 * highest]},
             showlegend=True,
             legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
             dragmode=False,
