@@ -241,6 +241,11 @@ def asked_in(query: Mapping[str, str]) -> tuple[str, str | None, dict[str, Any]]
     wrong = unusable(query)
     if wrong is not None:
         raise InputError(text("error.link", wrong=wrong))
+    return usable_in(query)
+
+
+def usable_in(query: Mapping[str, str]) -> tuple[str, str | None, dict[str, Any]]:
+    """Model, precision and other settings of an address; those that make no sense are left out."""
     values = from_query(query)
     dtype = values.pop("dtype", "auto")
     model = values.pop("model", catalog.DEFAULT_MODEL)

@@ -10,7 +10,6 @@ import gradio as gr
 from mtp.circuits.structure import CIRCUIT_NAMES
 from mtp.drafters.options import LONGEST
 from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.models import catalog
 from mtp.records.circuit import Question
 from viz import circuit_shown, panel, shell
 from viz.circuit_shown import Shown, asked_from, look_at, view_of
@@ -178,8 +177,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         if query.get("circuit") in CIRCUIT_NAMES:
             filled[2] = query["circuit"]
         yield [_KEEP, _KEEP, None, _KEEP, _KEEP, *filled]
-        values = shell.from_query(query)
-        dtype = values.get("dtype", "auto")
+        model, dtype, values = shell.usable_in(query)
         try:
             question = Question(
                 circuit=query.get("circuit", "btree"), window=window_from(query.get("window")),
@@ -189,9 +187,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         except InputError as error:
             yield [shell.status(str(error), "failed"), *[_KEEP] * 8]
             return
-        model = values.get("model", catalog.DEFAULT_MODEL)
-        precision = None if dtype == "auto" else dtype
-        async for update in explore(model, precision, question, owner_of(request), ask):
+        async for update in explore(model, dtype, question, owner_of(request), ask):
             yield [*update, *[_KEEP] * 4]
 
     def end(request: gr.Request) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import gradio as gr
 
 from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.models import catalog
 from mtp.records.noise import Question
 from viz import noise_shown, panel, shell
 from viz.noise_shown import Shown, asked_from, head_of, look_at, sweep_at
@@ -216,8 +215,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, question.prompt, question.answer]
             return
         yield [*[_KEEP] * 4, query["behind"], query.get("answer", "")]
-        values = shell.from_query(query)
-        dtype = values.get("dtype", "auto")
+        model, dtype, values = shell.usable_in(query)
         question = Question(
             prompt=query["behind"], answer=query.get("answer", ""),
             **{
@@ -226,9 +224,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 if name in values
             },
         )  # fmt: skip
-        model = values.get("model", catalog.DEFAULT_MODEL)
-        precision = None if dtype == "auto" else dtype
-        async for update in explore(model, precision, question, owner_of(request), ask):
+        async for update in explore(model, dtype, question, owner_of(request), ask):
             yield [*update, _KEEP, _KEEP]
 
     def end(request: gr.Request) -> None:
