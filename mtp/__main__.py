@@ -250,9 +250,9 @@ def _bench(chosen: argparse.Namespace) -> int:
 
 
 def _recall(chosen: argparse.Namespace) -> int:
-    from mtp.bench.recall import as_json, as_text, read_plan, recalls
+    from mtp.bench.recall import as_json, as_text, recalls, whole_plan
 
-    plan = read_plan(chosen.folder)
+    plan = whole_plan(chosen.folder)
     loading = argparse.Namespace(
         model=plan["model"], dtype=plan["dtype"], device=None, trust_remote_code=False
     )

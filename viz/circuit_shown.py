@@ -82,7 +82,13 @@ def keep_recorded(name: str, views: Kept[Shown]) -> str:
 def label_of(view: CircuitView) -> str:
     """A view in a few words."""
     circuit = text(f"circuit.name.{view.circuit}")
-    return text("circuit.label", circuit=circuit, window=view.window, model=view.model)
+    return text(
+        "circuit.label",
+        circuit=circuit,
+        window=view.window,
+        model=view.model,
+        temperature=view.temperature,
+    )
 
 
 def asked_from(plain: object) -> Asked:

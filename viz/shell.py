@@ -244,6 +244,11 @@ def asked_in(query: Mapping[str, str]) -> tuple[str, str | None, dict[str, Any]]
     return usable_in(query)
 
 
+def refused(query: Mapping[str, str], name: str) -> InputError:
+    """What says that this value of an address cannot be used."""
+    return InputError(text("error.link", wrong=f"{name}={query.get(name, '')[:40]}"))
+
+
 def usable_in(query: Mapping[str, str]) -> tuple[str, str | None, dict[str, Any]]:
     """Model, precision and other settings of an address; those that make no sense are left out."""
     values = from_query(query)

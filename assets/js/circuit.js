@@ -216,7 +216,7 @@ function onType() {
 // The address bar holds the view and what is asked of it; the first view leaves it as it was.
 function rememberAddress() {
   if (!view.touched || !view.data?.link || element.offsetParent === null) return;
-  history.replaceState(null, "", `${location.pathname}?${addressQuery()}`);
+  setAddress(addressQuery());
 }
 
 function addressQuery() {
@@ -225,15 +225,11 @@ function addressQuery() {
   if (given) query.set("given", given);
   if (clamp) query.set("clamp", `${clamp[0] + 1}.${clamp[1] + 1}`);
   if (sample) query.set("sample", `${sample[0]}.${sample[1] + (sample[0] === "drawn" ? 0 : 1)}`);
-  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
   return query;
 }
 
-async function copyLink() {
-  const link = view.data?.link;
-  if (link) await navigator.clipboard?.writeText(`${location.origin}${location.pathname}?${addressQuery()}`);
-  showTip(find("link"), TEXTS[link ? "player.link.done" : "player.link.long"]);
-  setTimeout(hideTip, 2000);
+function copyLink() {
+  return copyAddress(view.data?.link && addressQuery());
 }
 
 async function save() {

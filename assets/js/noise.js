@@ -236,7 +236,7 @@ function reset() {
 // The address bar holds the context and the noise; the first view leaves it as it was.
 function rememberAddress() {
   if (!look.touched || !look.head?.link || element.offsetParent === null) return;
-  history.replaceState(null, "", `${location.pathname}?${addressQuery()}`);
+  setAddress(addressQuery());
 }
 
 function addressQuery() {
@@ -245,15 +245,11 @@ function addressQuery() {
   query.set("place", look.place + 1);
   if (look.drafter) query.set("drafts", look.drafter);
   query.set("rows", look.budget);
-  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
   return query;
 }
 
-async function copyLink() {
-  const link = look.head?.link;
-  if (link) await navigator.clipboard?.writeText(`${location.origin}${location.pathname}?${addressQuery()}`);
-  showTip(find("link"), TEXTS[link ? "player.link.done" : "player.link.long"]);
-  setTimeout(hideTip, 2000);
+function copyLink() {
+  return copyAddress(look.head?.link && addressQuery());
 }
 
 function save() {

@@ -83,6 +83,23 @@ function download(name, content, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+// The address with this query; Gradio's own names, which begin with "__", stay as they are.
+function addressOf(query) {
+  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
+  return `${location.pathname}?${query}`;
+}
+
+function setAddress(query) {
+  history.replaceState(null, "", addressOf(query));
+}
+
+// Copies the address with this query; without one, says why there is none.
+async function copyAddress(query, why = TEXTS["player.link.long"]) {
+  if (query) await navigator.clipboard?.writeText(location.origin + addressOf(query));
+  showTip(find("link"), query ? TEXTS["player.link.done"] : why);
+  setTimeout(hideTip, 2000);
+}
+
 function cssValue(name) {
   return getComputedStyle(element).getPropertyValue(name).trim();
 }

@@ -207,20 +207,18 @@ function rememberPlace() {
   // What was only shown, not asked for, must not overwrite the link that was pasted.
   if (run.state === "recorded" && !run.touched) return;
   if (!GIVEN.owns_address || !run.info || element.offsetParent === null) return;
-  const query = new URLSearchParams(run.link ?? "tab=decode"); // no link makes this run again
-  if (run.link) {
-    query.set("step", at.step + 1);
-    query.set("moment", MOMENTS[at.moment]);
-  }
-  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
-  history.replaceState(null, "", `${location.pathname}?${query}`);
+  setAddress(run.link ? placeQuery() : new URLSearchParams("tab=decode")); // no link makes this run again
 }
 
-async function copyLink() {
-  const words = TEXTS[run.link ? "player.link.done" : run.info?.branch ? "player.link.branch" : "player.link.long"];
-  if (run.link) await navigator.clipboard?.writeText(location.href);
-  showTip(find("link"), words);
-  setTimeout(hideTip, 2000);
+function placeQuery() {
+  const query = new URLSearchParams(run.link);
+  query.set("step", at.step + 1);
+  query.set("moment", MOMENTS[at.moment]);
+  return query;
+}
+
+function copyLink() {
+  return copyAddress(run.link && placeQuery(), TEXTS[run.info?.branch ? "player.link.branch" : "player.link.long"]);
 }
 
 async function save() {

@@ -30,16 +30,12 @@ async function pullRace() {
 // The address bar holds what measures this race again; not where the page only shows one.
 function rememberRace() {
   if (race.data.state !== "own" || element.offsetParent === null) return;
-  const query = new URLSearchParams(race.data.link ?? "tab=race");
-  for (const [name, value] of new URLSearchParams(location.search)) if (name.startsWith("__")) query.set(name, value);
-  history.replaceState(null, "", `${location.pathname}?${query}`);
+  setAddress(new URLSearchParams(race.data.link ?? "tab=race"));
 }
 
-async function copyLink() {
+function copyLink() {
   const link = race.data?.link;
-  if (link) await navigator.clipboard?.writeText(`${location.origin}${location.pathname}?${link}`);
-  showTip(find("link"), TEXTS[link ? "player.link.done" : "player.link.long"]);
-  setTimeout(hideTip, 2000);
+  return copyAddress(link && new URLSearchParams(link));
 }
 
 async function saveRace() {

@@ -25,6 +25,7 @@ from mtp.run import start
 from mtp.verify import VERIFICATIONS
 
 ROWS = "rows.jsonl"
+PLAN = "plan.json"
 _ROW = TypeAdapter(BenchRow)
 
 
@@ -205,7 +206,7 @@ def run_plan(
     folder.mkdir(parents=True, exist_ok=True)
     described = {**describe(plan, verifier)}
     done = _earlier_rows(folder, described, resume)
-    (folder / "plan.json").write_text(json.dumps(described, indent=1), encoding="utf-8")
+    (folder / PLAN).write_text(json.dumps(described, indent=1), encoding="utf-8")
     rows = list(done)
     total = len(plan.prompts) * len(plan.decoders) * plan.repeats
     with (folder / ROWS).open("a", encoding="utf-8") as file:
@@ -232,6 +233,17 @@ def read_rows(folder: Path) -> list[BenchRow]:
         raise InputError(
             f"The measurement in {folder} cannot be read; use another folder."
         ) from error
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What the measurement in a folder was of. Raises InputError where there is none."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} holds no measurement of `bench` that can be read.") from error
+    if not isinstance(plan, dict):
+        raise InputError(f"{folder} holds no measurement of `bench` that can be read.")
+    return plan
 
 
 def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
@@ -265,13 +277,7 @@ def _earlier_rows(folder: Path, described: dict[str, Any], resume: bool) -> list
             f"{folder} already holds a measurement. Give --resume to go on with it, or another "
             "folder."
         )
-    try:
-        earlier = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"The measurement in {folder} cannot be read; use another folder."
-        ) from error
-    rows = read_rows(folder)
+    earlier, rows = read_plan(folder), read_rows(folder)
     if earlier != described:
         changed = [key for key in described if earlier.get(key) != described[key]]
         raise InputError(

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from mtp.bench.decoders import parse_decoder
-from mtp.bench.measure import read_rows
+from mtp.bench.measure import read_plan, read_rows
 from mtp.drafters.esp import EmbeddingProbing
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
@@ -45,13 +45,10 @@ class Recall:
         return self.tokens_per_call - 1 - self.recall
 
 
-def read_plan(folder: Path) -> dict[str, Any]:
-    """What a measurement in a folder was of. Raises InputError where there is none."""
-    try:
-        plan: dict[str, Any] = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        missing = _NEEDED - plan.keys()
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{folder} holds no measurement of `bench`.") from error
+def whole_plan(folder: Path) -> dict[str, Any]:
+    """`read_plan`, with all that is needed here. Raises InputError where there is less."""
+    plan = read_plan(folder)
+    missing = _NEEDED - plan.keys()
     if missing:
         raise InputError(f"The plan in {folder} lacks {', '.join(sorted(missing))}.")
     return plan
@@ -64,7 +61,7 @@ def recalls(
 
     Raises InputError where there is none, or where it was measured on other weights.
     """
-    plan, rows = read_plan(folder), read_rows(folder)
+    plan, rows = whole_plan(folder), read_rows(folder)
     if plan["weights_sha256"] != verifier.weights_sha256:
         raise InputError(f"{folder} was measured on other weights than {verifier.name} has here.")
     found = []

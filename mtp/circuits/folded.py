@@ -28,6 +28,7 @@ class FoldedHead:
         self.head = head
         self.structure = head.structure
         self.vocabulary = head.vocabulary
+        self.temperature = head.config.temperature
         self._low_rank = _FoldedLowRank(head) if isinstance(head.inputs, LowRankInputs) else None
 
     @torch.inference_mode()

@@ -27,7 +27,9 @@ class HeadConfig:
     window n and rank r of the circuit; hidden D and vocabulary V of the base model, whose weights
     have SHA-256 `base_sha256`; draft_vocabulary v ≤ V tokens can be drafted. code, basis and own
     are the sizes of `LowRankInputs`, gate and stay those of `SumWeights`. lora is K: that many of
-    the model's last layers run with an adapter to make the hidden state.
+    the model's last layers run with an adapter to make the hidden state. temperature: of the texts
+    it was trained on, where the base wrote them itself, else 1; what the circuit prices is the
+    base's choice at that temperature.
     """
 
     circuit: CircuitName
@@ -43,6 +45,7 @@ class HeadConfig:
     own: int = 16
     gate: int = 32
     lora: int = 0
+    temperature: float = 1.0
     stay: float | None = None  # None: HMM_STAY for hmm, 1 / rank otherwise
 
     @property

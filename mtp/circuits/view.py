@@ -89,7 +89,8 @@ def explore(
     vocabulary = verifier.vocabulary
     ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
     ids += vocabulary.encode_answer(question.answer)
-    context = Continuations(verifier.backbone, ids, head.structure.window, stop)
+    temperature = head.config.temperature
+    context = Continuations(verifier.backbone, ids, head.structure.window, stop, temperature)
     if stop():
         return None
     with torch.inference_mode():
@@ -143,6 +144,7 @@ def explore(
         threshold=judge.threshold,
         known_words=None if judge.words is None else len(judge.words),
         numbers=numbers,
+        temperature=temperature,
     )
 
 

@@ -80,7 +80,7 @@ class CircuitDrafter:
             )
         circuit = self.head.circuit(self._final(states))
         given = int(self.head.vocabulary.places[context.token_ids[-1]])
-        shape = _shape(context.sampling)
+        shape = _shape(context.sampling, self.head.temperature)
         if self.best:
             return self._tree(circuit, given, shape, context.most_depth)
         stream: Stream = "pick" if context.verification == "coupled" else "draft"
@@ -163,15 +163,16 @@ class CircuitDrafter:
         return wide
 
 
-def _shape(sampling: Sampling) -> Shape | None:
+def _shape(sampling: Sampling, trained: float) -> Shape | None:
     """What turns a conditional into the distribution drafts are drawn from: the verifier's
-    sampling, applied to q.
+    sampling, applied to q, which holds at the temperature that the head was trained for.
     """
     if sampling.top_k == 0 and sampling.top_p == 1:
-        return None if sampling.temperature == 1 else sharpen(sampling.temperature)
+        relative = sampling.temperature / trained
+        return None if relative == 1 else sharpen(relative)
 
     def shaped(q: np.ndarray) -> np.ndarray:
-        logits = torch.from_numpy(q.astype(np.float64)).log()
+        logits = trained * torch.from_numpy(q.astype(np.float64)).log()
         found: np.ndarray = final_probabilities(logits, sampling).numpy()
         return found
 

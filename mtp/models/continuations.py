@@ -17,8 +17,8 @@ class Continuations:
     """A context that was run once; continuations of it are drawn and scored in batches.
 
     hidden (D,): the last token's final hidden state, after the final norm. Distributions are at
-    temperature 1. Raises InputError for an empty context, or one that leaves no room for `length`
-    tokens.
+    `temperature`, above 0. Raises InputError for an empty context, or one that leaves no room for
+    `length` tokens.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class Continuations:
         token_ids: Sequence[int],
         length: int,
         stop: Callable[[], bool] = lambda: False,
+        temperature: float = 1.0,
     ) -> None:
         limit = backbone.context_limit
         if not token_ids:
@@ -38,6 +39,7 @@ class Continuations:
             )
         self.backbone = backbone
         self.length = length
+        self.temperature = temperature
         self._cache = DynamicCache()
         for start in range(0, len(token_ids), PREFILL_CHUNK):
             if start and stop():
@@ -45,7 +47,7 @@ class Continuations:
             chunk = torch.tensor([list(token_ids[start : start + PREFILL_CHUNK])])
             out = self._run(chunk, self._cache, hidden=True)
         self.hidden: Tensor = out.hidden_states[-1][0, -1]
-        self._first = _log_probs(out.logits[0, -1])  # (V,)
+        self._first = self._log_probs(out.logits[0, -1])  # (V,)
 
     def sample(
         self,
@@ -66,7 +68,7 @@ class Continuations:
             logs.append(log_probs.gather(1, drawn))
             if step + 1 == self.length or stop():
                 break
-            log_probs = _log_probs(self._run(drawn, cache).logits[:, -1])
+            log_probs = self._log_probs(self._run(drawn, cache).logits[:, -1])
         return torch.cat(tokens, 1), torch.cat(logs, 1)
 
     def score(self, windows: Tensor) -> Tensor:
@@ -74,7 +76,7 @@ class Continuations:
         first = self._first[windows[:, 0]][:, None]
         if windows.shape[1] == 1:
             return first
-        said = _log_probs(self._run(windows[:, :-1], self._repeated(len(windows))).logits)
+        said = self._log_probs(self._run(windows[:, :-1], self._repeated(len(windows))).logits)
         rest = said.gather(2, windows[:, 1:, None])[..., 0]
         return torch.cat([first, rest], 1)
 
@@ -92,7 +94,8 @@ class Continuations:
                 **{self.backbone.cache_name: cache},
             )
 
-
-def _log_probs(logits: Tensor) -> Tensor:
-    """Natural logs in float64 on the CPU, where generators with a seed draw the same everywhere."""
-    return logits.cpu().double().log_softmax(-1)
+    def _log_probs(self, logits: Tensor) -> Tensor:
+        """Natural logs in float64 on the CPU, where generators with a seed draw the same
+        everywhere.
+        """
+        return (logits.cpu().double() / self.temperature).log_softmax(-1)

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from mtp.errors import InputError, TraceError
+from mtp.records.versioned import strict_json
 
 VERSION = 1
 NO_LATENT = -1  # the parent of the first latent, and the owner of a position that has none
@@ -122,9 +123,10 @@ class CircuitView:
 
     information (n, n): mutual information of positions in bits, the diagonal their entropies; over
     the `kept` most probable tokens a position and the rest together where that is not None, and
-    then a lower bound. `verifier_log_p`: of the verifier's own samples, at temperature 1;
-    `threshold` is their first percentile. `known_words`: how many words the training text has;
-    None where that is not known.
+    then a lower bound. `verifier_log_p`: of the verifier's own samples; `threshold` is their first
+    percentile. `temperature`: of the text that the circuit was trained on, at which the verifier
+    draws and judges, too. `known_words`: how many words the training text has; None where that is
+    not known.
     """
 
     model: str
@@ -150,6 +152,7 @@ class CircuitView:
     threshold: float
     known_words: int | None
     numbers: Numbers
+    temperature: float = 1.0
 
     def text_of(self, token: int) -> str:
         """A token as it is shown: its text, or ‹e2 96› for a part of a character."""
@@ -200,7 +203,7 @@ class CircuitView:
     def from_json(cls, content: str | bytes) -> CircuitView:
         """Reads a view. Raises TraceError for what is none."""
         try:
-            plain = json.loads(content)
+            plain = strict_json(content)
             if plain.pop("version") != VERSION:
                 raise TraceError(f"This circuit view is not of version {VERSION}.")
             plain["pieces"] = tuple(bytes.fromhex(piece) for piece in plain["pieces"])
@@ -208,7 +211,9 @@ class CircuitView:
             for name, adapter in _ADAPTERS.items():
                 plain[name] = adapter.validate_python(plain[name])
             return cls(**plain)
-        except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+        except (
+            ValueError, KeyError, TypeError, AttributeError, RecursionError, ValidationError
+        ) as error:  # fmt: skip
             raise TraceError("The file is not a circuit view, or it is broken.") from error
 
 

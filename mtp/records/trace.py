@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from mtp.errors import TraceError
+from mtp.records.versioned import strict_json
 
 VERSION = 1
 MAX_BYTES = 64 * 2**20  # a trace of 500 steps is about 2.5 MB; larger files are not ours
@@ -206,8 +206,7 @@ class Trace:
                 f"{MAX_BYTES // 2**20} MB."
             )
         try:
-            plain = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
-            json.dumps(plain, ensure_ascii=False).encode()  # refuses lone surrogates
+            plain = strict_json(data)
         except (ValueError, RecursionError) as error:
             raise TraceError(
                 "The file is not JSON, so it is not a trace. Open a file saved by Draftscope "
@@ -232,17 +231,6 @@ class Trace:
         for step in trace.steps:
             _check(step)
         return trace
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise ValueError(f"{digits} is out of range")
-    return value
 
 
 _ROUNDING = 1e-3  # how far a log-probability may pass 0

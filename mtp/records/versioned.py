@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,8 +24,7 @@ def from_json(adapter: TypeAdapter[T], content: str | bytes, version: int, what:
     or of another version.
     """
     try:
-        plain = json.loads(content, parse_constant=_refuse)
-        json.dumps(plain, ensure_ascii=False).encode()  # refuses lone surrogates
+        plain = strict_json(content)
         found = plain.pop("version")
         if found != version:
             raise TraceError(f"This {what} is of version {found}, not {version}.")
@@ -35,5 +35,17 @@ def from_json(adapter: TypeAdapter[T], content: str | bytes, version: int, what:
         raise TraceError(f"The file is not a {what}, or it is broken.") from error
 
 
-def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
+def strict_json(content: str | bytes) -> Any:
+    """What JSON text holds. Raises ValueError or RecursionError for what is none: numbers that are
+    not finite and lone surrogates are refused, too.
+    """
+    plain = json.loads(content, parse_constant=_finite, parse_float=_finite)
+    json.dumps(plain, ensure_ascii=False).encode()  # refuses lone surrogates
+    return plain
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is not a finite number")
+    return value

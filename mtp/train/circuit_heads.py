@@ -42,7 +42,8 @@ class Spec:
 class Recipe(Schedule):
     """How heads are trained. A step takes `windows` random places in the answers of `texts`
     completions. `lora` is K, how many of the last layers get an adapter; `draft_vocabulary` tokens
-    can be drafted, 0: all.
+    can be drafted, 0: all. `temperature` is that of the texts where the model wrote them itself, 1
+    for texts of others.
     """
 
     MAY_BE_ZERO = ("seed", "draft_vocabulary", "lora")
@@ -57,6 +58,7 @@ class Recipe(Schedule):
     draft_vocabulary: int = 0
     lora: int = 0
     lora_rank: int = 16
+    temperature: float = 1.0
 
 
 def parse_spec(text: str) -> Spec:
@@ -116,6 +118,7 @@ def build(spec: Spec, recipe: Recipe, verifier: Verifier, vocabulary: DraftVocab
         code=recipe.code,
         basis=recipe.basis,
         lora=recipe.lora,
+        temperature=recipe.temperature,
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     head = CircuitHead(config, backbone.unembedding, vocabulary, generator).to(backbone.device)

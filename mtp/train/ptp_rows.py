@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mtp.models.backbone import Backbone
-from mtp.ptp.head import behind
+from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import drawable, intervals, noise_inside, training_shares
 from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.sampling import Sampling, final_probabilities
@@ -255,58 +255,87 @@ def predict(
     found: Read,
     windows: Windows,
     noise: Tensor,
-    forced: bool = False,
 ) -> Predicted:
-    """What the noise rows foresee; gradients reach all that is trained.
-
-    forced: each row of the head is given the text's own token before its place, as the noise of a
-    drafter that is right so far picks it; in decoding the rows' own picks are given. The cache of
-    `found` is left as it was.
+    """What the noise rows foresee, as in decoding: where there is a head, its rows are given their
+    own picks. The cache of `found` is left as it was.
     """
-    if weights.adapter is None:
-        return _above(backbone, weights, found, windows, noise, None, forced)
-    assert found.cache is not None
-    cache = DynamicCache()
-    for index, (keys, values) in enumerate(_layers_of(found.cache)):
-        cache.update(keys, values, index)
-    with weights.adapter.gate(backbone.model, 0):
-        out = backbone.model(
-            inputs_embeds=weights.noise(noise).to(backbone.dtype),
-            position_ids=windows.place,
-            attention_mask=windows.mask,
-            use_cache=True,
-            output_hidden_states=weights.head is not None,
-            **{backbone.cache_name: cache},
-        )
+    states = _states(backbone, weights, found, windows, noise)
     if weights.head is None:
-        return Predicted(out.logits)
-    above = _above(backbone, weights, found, windows, noise, out.hidden_states[-1], forced)
-    return replace(above, below=out.logits)
+        assert states is not None
+        return Predicted(_unembedded(backbone, states))
+    text, rows, tokens, u = _branches(weights, found, windows, noise, states)
+    logits = weights.foresee(backbone, rows, text, tokens[:, 0], u, weights.config.sampling)
+    return Predicted(logits.view(*noise.shape, -1))
 
 
-def _above(
+def predict_forced(
     backbone: Backbone,
     weights: PtpWeights,
     found: Read,
     windows: Windows,
     noise: Tensor,
-    states: Tensor | None,
-    forced: bool,
+    products: torch.dtype = torch.float32,
 ) -> Predicted:
-    """What the head says, which is given the text behind the rows and the roots' next tokens."""
-    length, config = windows.length, weights.config
-    roots = windows.place[:, ::length]  # (B, N)
-    text = behind(found.states, found.ids, roots, config.head_context)
-    rows = None if states is None else states.reshape(-1, length, states.shape[2])
-    u = noise.view(-1, length)
-    shape = (*noise.shape, -1)
-    tokens = targets(found, windows, shift=0).tokens.view(-1, length)  # whose noise the rows read
-    if not forced:
-        logits = weights.foresee(backbone, rows, text, tokens[:, 0], u, config.sampling)
-        return Predicted(logits.view(shape))
-    logits = weights.above(backbone, rows, text, length)(config.given(tokens))
+    """What the noise rows foresee where the head's rows are given the text's own tokens before
+    their places, as the noise of a drafter that is right so far picks them. Gradients reach all
+    that is trained.
+
+    products: precision of the matrix products, forward and backward. The cache of `found` is left
+    as it was.
+    """
+    device = backbone.device.type
+    with torch.autocast(device, products, enabled=products != torch.float32):
+        states = _states(backbone, weights, found, windows, noise)
+        below = None if states is None else _unembedded(backbone, states).float()
+        if weights.head is None:
+            assert below is not None
+            return Predicted(below)
+        text, rows, tokens, u = _branches(weights, found, windows, noise, states)
+        config = weights.config
+        logits = weights.above(backbone, rows, text, windows.length)(config.given(tokens)).float()
     said = weights.told(logits, config.own_noise(u), config.sampling)
-    return Predicted(said.view(shape), logits.view(shape))
+    shape = (*noise.shape, -1)
+    return Predicted(said.view(shape), logits.view(shape), below)
+
+
+def _states(
+    backbone: Backbone, weights: PtpWeights, found: Read, windows: Windows, noise: Tensor
+) -> Tensor | None:
+    """Final states (B, N · L, D) of the noise rows; None without an adapter."""
+    if weights.adapter is None:
+        return None
+    assert found.cache is not None
+    cache = DynamicCache()
+    for index, (keys, values) in enumerate(_layers_of(found.cache)):
+        cache.update(keys, values, index)
+    with weights.adapter.gate(backbone.model, 0):
+        out = backbone.model.base_model(
+            inputs_embeds=weights.noise(noise).to(backbone.dtype),
+            position_ids=windows.place,
+            attention_mask=windows.mask,
+            use_cache=True,
+            **{backbone.cache_name: cache},
+        )
+    states: Tensor = out.last_hidden_state
+    return states
+
+
+def _unembedded(backbone: Backbone, states: Tensor) -> Tensor:
+    return states @ backbone.unembedding.T
+
+
+def _branches(
+    weights: PtpWeights, found: Read, windows: Windows, noise: Tensor, states: Tensor | None
+) -> tuple[Behind, Tensor | None, Tensor, Tensor]:
+    """What a head is given of each of B · N windows: the text behind it, its rows' states
+    (B · N, L, D), the tokens (B · N, L) whose noise they read, and that noise.
+    """
+    length = windows.length
+    roots = windows.place[:, ::length]  # (B, N)
+    text = behind(found.states, found.ids, roots, weights.config.head_context)
+    rows = None if states is None else states.reshape(-1, length, states.shape[2])
+    tokens = targets(found, windows, shift=0).tokens
+    return text, rows, tokens.view(-1, length), noise.view(-1, length)
 
 
 @dataclass(frozen=True)

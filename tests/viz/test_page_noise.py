@@ -159,8 +159,12 @@ def test_a_link_holds_what_makes_the_context_again() -> None:
     assert head_of(Shown(record_of(), "first"))["link"] == "tab=noise&noises=first"
     asked = ask_from({"u": "0.1,0.2,0.3", "place": "2", "rows": "9", "drafts": "c-ptp"})
     assert asked == {"noise": [0.1, 0.2, 0.3], "place": 1, "budget": 9, "drafter": "c-ptp"}
-    for wrong in ({"u": "x,y"}, {"u": "1.5"}, {"u": "nan"}, {"place": "-1"}, {"rows": "1e3"}):
-        assert ask_from(wrong) == {}
+    for name, value in {"u": "x,y", "place": "-1", "rows": "1e3"}.items():
+        with pytest.raises(InputError, match=f"The link says {name}={value}, which cannot be used"):
+            ask_from({name: value})
+    for value in ("1.5", "nan", ",", "0.1," * 64 + "0.1"):
+        with pytest.raises(InputError, match="The link says u="):
+            ask_from({"u": value})
 
 
 def test_a_scaling_study_is_drawn_where_one_ships(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -164,9 +165,13 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         if query.get("tab") != "circuit":
             yield nothing
             return
-        ask = ask_from(query)
         if not query.get("context"):
             name = query.get("view") or (recorded[0] if recorded else "")
+            try:
+                ask = ask_from(query)
+            except InputError as error:
+                yield [shell.status(str(error), "failed"), *nothing[1:]]
+                return
             line, value, *filled = show(name)
             if isinstance(value, dict):
                 value = {**value, "ask": ask}
@@ -177,8 +182,9 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         if query.get("circuit") in CIRCUIT_NAMES:
             filled[2] = query["circuit"]
         yield [_KEEP, _KEEP, None, _KEEP, _KEEP, *filled]
-        model, dtype, values = shell.usable_in(query)
         try:
+            ask = ask_from(query)
+            model, dtype, values = shell.asked_in(query)
             question = Question(
                 circuit=query.get("circuit", "btree"), window=window_from(query.get("window")),
                 prompt=query["context"], answer=query.get("answer", ""),
@@ -213,15 +219,20 @@ def window_from(value: object) -> int | None:
 
 
 def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
-    """The question that an address holds, in the page's form; what makes no sense is left out."""
+    """The question that an address holds, in the page's form. Raises InputError for what makes no
+    sense.
+    """
     ask: dict[str, Any] = {"given": query.get("given", "")[: circuit_shown.MOST_GIVEN]}
-    for name in ("clamp", "sample"):
-        first, dot, second = query.get(name, "").partition(".")
-        if dot and second.isascii() and second.isdecimal() and len(second) < 7:
-            if name == "sample" and first in ("joint", "independent", "drawn"):
-                ask[name] = [first, int(second) - (first != "drawn")]
-            elif name == "clamp" and first.isascii() and first.isdecimal() and len(first) < 4:
-                ask[name] = [int(first) - 1, int(second) - 1]
+    if query.get("clamp"):
+        found = re.fullmatch(r"([1-9][0-9]{0,3})\.([1-9][0-9]{0,5})", query["clamp"])
+        if found is None:
+            raise shell.refused(query, "clamp")
+        ask["clamp"] = [int(found[1]) - 1, int(found[2]) - 1]
+    if query.get("sample"):
+        found = re.fullmatch(r"(joint|independent|drawn)\.([1-9][0-9]{0,5})", query["sample"])
+        if found is None:
+            raise shell.refused(query, "sample")
+        ask["sample"] = [found[1], int(found[2]) - (found[1] != "drawn")]
     return ask
 
 

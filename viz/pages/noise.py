@@ -17,6 +17,7 @@ from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
 MOST_SHOWN = 12  # each may hold a context's cache
+MOST_NOISE = 64  # numbers that an address may hold
 WAIT = 120.0  # seconds for an answer; the first may load the model
 _KEEP = gr.skip()
 
@@ -197,15 +198,15 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         if query.get("tab") != "noise":
             yield nothing
             return
-        ask = ask_from(query)
         if not query.get("behind"):
             name = query.get("noises") or (recorded[0] if recorded else None)
             if name is None:
                 yield nothing
                 return
             try:
+                ask = ask_from(query)
                 key = noise_shown.keep_recorded(name, kept)
-            except TraceError as error:
+            except (InputError, TraceError) as error:
                 yield [shell.status(str(error), "failed"), *[_KEEP] * 5]
                 return
             shown = kept.get(key)
@@ -215,7 +216,12 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, question.prompt, question.answer]
             return
         yield [*[_KEEP] * 4, query["behind"], query.get("answer", "")]
-        model, dtype, values = shell.usable_in(query)
+        try:
+            ask = ask_from(query)
+            model, dtype, values = shell.asked_in(query)
+        except InputError as error:
+            yield [shell.status(str(error), "failed"), *[_KEEP] * 5]
+            return
         question = Question(
             prompt=query["behind"], answer=query.get("answer", ""),
             **{
@@ -236,17 +242,23 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
 
 def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
-    """The question that an address holds, in the page's form; what makes no sense is left out."""
+    """The question that an address holds, in the page's form. Raises InputError for what makes no
+    sense.
+    """
     ask: dict[str, Any] = {}
-    try:
-        noise = [float(u) for u in query.get("u", "").split(",") if u]
-    except ValueError:
-        noise = []
-    if noise and len(noise) <= 64 and all(0 <= u < 1 for u in noise):
+    if query.get("u"):
+        try:
+            noise = [float(u) for u in query["u"].split(",")]
+        except ValueError:
+            noise = []
+        if not noise or len(noise) > MOST_NOISE or not all(0 <= u < 1 for u in noise):
+            raise shell.refused(query, "u")
         ask["noise"] = noise
     for name, key in (("place", "place"), ("budget", "rows")):
-        words = query.get(key, "")
-        if words.isascii() and words.isdecimal() and len(words) < 5:
+        words = query.get(key)
+        if words:
+            if not (words.isascii() and words.isdecimal() and len(words) < 5):
+                raise shell.refused(query, key)
             ask[name] = int(words) - (name == "place")
     if query.get("drafts"):
         ask["drafter"] = query["drafts"][:40]

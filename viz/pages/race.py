@@ -144,7 +144,7 @@ def build(
         ]
         try:
             if not laps.isdecimal():
-                raise InputError(text("error.link", wrong=f"laps={laps}"))
+                raise shell.refused(query, "laps")
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
             yield [shell.status(str(error), "failed"), *[_KEEP] * 6]

@@ -27,7 +27,7 @@ from mtp.models.backbone import Backbone
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
-from mtp.sampling import Sampling
+from mtp.sampling import Sampling, final_probabilities
 from mtp.tree import DraftTree, chain
 from mtp.verify import rejection
 from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
@@ -38,7 +38,9 @@ Prompt = Callable[[int], tuple[int, ...]]
 CIRCUITS = ("ff", "cp", "hmm", "btree")
 
 
-def head_for(backbone: Backbone, circuit: str, window: int = 4, lora: int = 0) -> CircuitHead:
+def head_for(
+    backbone: Backbone, circuit: str, window: int = 4, lora: int = 0, trained: float = 1.0
+) -> CircuitHead:
     """A head with random weights, far enough from the model's own head to be wrong often."""
     size = backbone.vocabulary_size
     ids = torch.arange(size - 2 if size > 8 else size).numpy()  # some tokens cannot be drafted
@@ -55,6 +57,7 @@ def head_for(backbone: Backbone, circuit: str, window: int = 4, lora: int = 0) -
         own=3,
         gate=4,
         lora=lora,
+        temperature=trained,
     )
     generator = torch.Generator().manual_seed(0)
     head = CircuitHead(config, backbone.unembedding, DraftVocabulary(ids, size), generator)
@@ -168,18 +171,28 @@ def test_a_target_of_a_half_comes_out_a_half() -> None:
         assert abs(share - 0.5) < 4 * 0.5 / total**0.5, (depth, share)
 
 
-@pytest.mark.parametrize("layers", [0, 1])
+@pytest.mark.parametrize(
+    ("layers", "trained", "sampling"),
+    [
+        (0, 1.0, Sampling(1.0)),
+        (1, 1.0, Sampling(0.7)),
+        (0, 0.7, Sampling(0.7)),
+        (0, 0.7, Sampling(1.4, top_k=5)),
+    ],
+)
 def test_the_draft_is_the_circuit_of_the_state_before_the_root(
-    layers: int, tiny: Tiny, prompt: Prompt, write: Write
+    layers: int, trained: float, sampling: Sampling, tiny: Tiny, prompt: Prompt, write: Write
 ) -> None:
+    """Its conditionals are taken to the run's temperature from the one the head was trained for."""
     backbone = Backbone(tiny("llama"))
-    head, adapter = head_for(backbone, "btree", lora=layers), adapter_for(backbone, layers)
+    head = head_for(backbone, "btree", lora=layers, trained=trained)
+    adapter = adapter_for(backbone, layers)
     made = CircuitDrafter(backbone, FoldedHead(head), adapter)
     run = write(
         backbone,
         made,
         prompt_ids=prompt(3),
-        sampling=Sampling(1.0),
+        sampling=sampling,
         max_new_tokens=30,
         verification="rejection",
     )
@@ -196,7 +209,8 @@ def test_the_draft_is_the_circuit_of_the_state_before_the_root(
         root = int(head.vocabulary.places[run.token_ids[root_at]])
         window = torch.tensor([[root, *tree.token_ids]])
         circuit = head(final[root_at - 1].float()[None])
-        wanted = conditionals(circuit, window)[0].detach()
+        plain = conditionals(circuit, window)[0].detach()
+        wanted = final_probabilities(trained * plain, sampling).log()
         if root == UNKNOWN:
             continue
         for node, token in enumerate(tree.token_ids):

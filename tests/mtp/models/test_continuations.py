@@ -18,18 +18,19 @@ ACCEPTED = ("llama", "gpt2", "gemma2", "mistral")
 CONTEXT = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5)  # longer than the tiny models' sliding window
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("name", ACCEPTED)
 def test_scores_are_those_of_the_model_on_the_whole_text(
-    tiny: Tiny, tiny_backbone: Backbones, name: str
+    tiny: Tiny, tiny_backbone: Backbones, name: str, temperature: float
 ) -> None:
-    context = Continuations(tiny_backbone(name), CONTEXT, 4)
+    context = Continuations(tiny_backbone(name), CONTEXT, 4, temperature=temperature)
     windows = torch.tensor([[1, 2, 3, 4], [9, 9, 9, 9], [0, 39, 0, 39]])
     found = context.score(windows)
     for row, window in enumerate(windows.tolist()):
         ids = torch.tensor([[*CONTEXT, *window]])
         with torch.inference_mode():
             out = tiny(name)(input_ids=ids, use_cache=False, output_hidden_states=True)
-        logs = out.logits[0].log_softmax(-1)
+        logs = (out.logits[0] / temperature).log_softmax(-1)
         wanted = [logs[len(CONTEXT) - 1 + i, token] for i, token in enumerate(window)]
         torch.testing.assert_close(found[row], torch.stack(wanted), rtol=0, atol=1e-8)
         last = out.hidden_states[-1][0, len(CONTEXT) - 1]

@@ -29,6 +29,7 @@ from mtp.train.ptp_rows import (
     loss_of,
     noise_of,
     predict,
+    predict_forced,
     read,
     targets,
 )
@@ -266,10 +267,11 @@ def test_a_head_given_the_text_says_what_it_says_of_its_own_picks(variant, texts
     noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
     weights = weights_for(verifier, variant, 0.02, head_layers=1)
     with torch.no_grad():
-        forced, free = (
-            predict(verifier.backbone, weights, found, windows, noise, forced).logits
-            for forced in (True, False)
-        )
+        given = (verifier.backbone, weights, found, windows, noise)
+        forced, free = predict_forced(*given).logits, predict(*given).logits
+        rounded = predict_forced(*given, torch.bfloat16).logits
+    assert torch.allclose(forced.softmax(-1), rounded.softmax(-1), atol=0.05)
+    assert not torch.equal(forced, rounded)
     first = weights.config.replaced
     wanted = targets(found, windows, 1 - first).tokens.view(-1, 4)
     forced, free = forced.view(-1, 4, 264), free.view(-1, 4, 264)
