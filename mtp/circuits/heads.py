@@ -17,6 +17,7 @@ from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.circuits.weights import SumWeights
 from mtp.errors import InputError
 
+Inputs = Literal["low-rank", "full"]
 HMM_STAY = 0.9  # near identity, yet far enough from 1 that gradients pass
 
 
@@ -39,7 +40,7 @@ class HeadConfig:
     vocabulary: int
     draft_vocabulary: int
     base_sha256: str
-    inputs: Literal["low-rank", "full"] = "low-rank"
+    inputs: Inputs = "low-rank"
     code: int = 64
     basis: int = 64
     own: int = 16

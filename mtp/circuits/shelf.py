@@ -28,8 +28,9 @@ class Shelved:
 
     @property
     def label(self) -> str:
-        """Circuit, window and K, such as btree-16 or btree-16-k2."""
-        return _label(self.config.circuit, self.config.window, self.config.lora)
+        """Circuit, window, rank and K, such as ff-16 or btree-16-r8-k2."""
+        config = self.config
+        return label_of(config.circuit, config.window, config.rank, config.lora)
 
 
 def shelved(shelf: Path | None = None) -> list[Shelved]:
@@ -49,9 +50,10 @@ def heads_for(base_sha256: str, shelf: Path | None = None) -> list[Shelved]:
 
 
 def choose(
-    heads: Sequence[Shelved], circuit: str, window: int | None, lora: int, model: str
+    heads: Sequence[Shelved], circuit: str, window: int | None, lora: int, model: str, rank: int = 0
 ) -> Shelved:
-    """The head for a circuit, a window (the longest for None) and K = `lora` adapted layers.
+    """The head for a circuit, a window (the longest for None), K = `lora` adapted layers and a rank
+    (the highest for 0).
 
     Raises InputError with what there is instead.
     """
@@ -60,14 +62,16 @@ def choose(
         for head in heads
         if (head.config.circuit, head.config.lora) == (circuit, lora)
         and window in (None, head.config.window)
+        and rank in (0, head.config.rank)
     ]
     if not fitting:
+        wanted = label_of(circuit, window, rank, lora)
         there = ", ".join(head.label for head in heads) or "none"
         raise InputError(
-            f"There is no circuit head {_label(circuit, window, lora)} for {model[:80]}; there "
-            f"are: {there}. `python -m mtp train circuits` makes one."
+            f"There is no circuit head {wanted} for {model[:80]}; there are: {there}. "
+            "`python -m mtp train circuits` makes one."
         )
-    return max(fitting, key=lambda head: head.config.window)
+    return max(fitting, key=lambda head: (head.config.window, head.config.rank))
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,7 @@ def load(folder: Path, verifier: Verifier) -> Loaded:
     return known[folder]
 
 
-def _label(circuit: str, window: int | None, lora: int) -> str:
-    parts = [circuit, *([str(window)] if window else []), *([f"k{lora}"] if lora else [])]
-    return "-".join(parts)
+def label_of(circuit: str, window: int | None, rank: int, lora: int) -> str:
+    """A head in short; what is 0 or None, and a rank of 1, goes without saying."""
+    parts = [circuit, str(window or ""), f"r{rank}" if rank > 1 else "", f"k{lora}" if lora else ""]
+    return "-".join(part for part in parts if part)

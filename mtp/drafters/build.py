@@ -39,7 +39,8 @@ def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitD
     else:
         window = None if options["window"] == LONGEST else int(options["window"])
         heads = heads_for(verifier.weights_sha256)
-        folder = choose(heads, circuit, window, int(options["lora"]), verifier.name).folder
+        lora, rank = int(options["lora"]), options["rank"]
+        folder = choose(heads, circuit, window, lora, verifier.name, rank).folder
     loaded = load(folder, verifier)
     return CircuitDrafter(
         verifier.backbone,

@@ -107,6 +107,7 @@ _CIRCUIT = (
         choices=(LONGEST, "4", "8", "16", "32"),
         kind="choice",
     ),
+    Option("rank", 0, "components of each position; 0: the most there are", low=0, high=256),
     Option(
         "tree",
         CHAIN,

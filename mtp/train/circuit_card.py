@@ -8,13 +8,14 @@ import torch
 
 from mtp.circuits.head_files import save_head
 from mtp.circuits.heads import CircuitHead
+from mtp.circuits.shelf import label_of
 from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.decode import software
 from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
 from mtp.train.circuit_heads import Recipe, Spec, build, evaluate, windows_of
 from mtp.train.held_out import VERIFICATIONS, acceptance
-from mtp.train.run_folder import load_checkpoint, read_curve
+from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
 from mtp.train.texts import Text
 
 ROWS = 8  # held-out texts a forward
@@ -37,6 +38,7 @@ def export(
     Raises InputError where the run has no checkpoint yet.
     """
     state = load_checkpoint(run_folder)
+    begin = read_settings(run_folder)["begin"]
     curve = read_curve(run_folder)
     backbone = verifier.backbone
     vocabulary = DraftVocabulary(state["draft_vocabulary"].numpy(), backbone.vocabulary_size)
@@ -51,8 +53,8 @@ def export(
         trainee.load(state["trainees"][spec.name])
         trainee.round(torch.bfloat16)
         head = trainee.head
-        suffix = f"-k{recipe.lora}" if recipe.lora else ""
-        folder = out / f"{Path(verifier.name).name}-{spec.name}{suffix}"
+        label = label_of(spec.circuit, spec.window, spec.rank, recipe.lora)
+        folder = out / f"{Path(verifier.name).name}-{label}"
         card: dict[str, Any] = {
             "model": verifier.name,
             "data": [path.name for path in data],
@@ -61,7 +63,7 @@ def export(
             "windows": state["progress"][2],
             "parameters": sum(parameter.numel() for parameter in trainee.parameters()),
             "held_out": evaluate(trainee, backbone, windows),
-            "command": _command(verifier, data, specs, recipe),
+            "command": _command(verifier, data, specs, recipe, begin),
             "software": software(),
             "curve": [_line(line, spec.name) for line in curve],
         }
@@ -80,7 +82,11 @@ def export(
 
 
 def _command(
-    verifier: Verifier, data: Sequence[Path], specs: Sequence[Spec], recipe: Recipe
+    verifier: Verifier,
+    data: Sequence[Path],
+    specs: Sequence[Spec],
+    recipe: Recipe,
+    begin: str | None,
 ) -> str:
     heads = ",".join(f"{spec.circuit}:{spec.window}:{spec.rank}" for spec in specs)
     options = " ".join(
@@ -88,6 +94,8 @@ def _command(
         for name, value in vars(recipe).items()
         if value is not None
     )
+    if begin is not None:
+        options = f"--begin {begin} {options}"
     files = " ".join(path.name for path in data)
     return (
         f"python -m mtp train circuits --model {verifier.name} --data {files} --folder RUN "
@@ -124,7 +132,8 @@ def _markdown(spec: Spec, head: CircuitHead, card: dict[str, Any]) -> str:
 A head that turns a hidden state of the frozen model `{card["model"]}` (weights
 `{head.config.base_sha256[:16]}…`) into a {spec.circuit} circuit over the next {spec.window} tokens,
 rank {spec.rank}, {head.config.draft_vocabulary:,} tokens that can be drafted;
-{card["parameters"]:,} parameters, stored as bfloat16.
+{card["parameters"]:,} parameters, stored as bfloat16. Trained on texts of temperature
+{head.config.temperature:g}.{_adapted(head.config.lora)}
 
 ## Held out
 
@@ -152,3 +161,12 @@ of each file held out. Made with
 |---|---|---|---|
 {curve}
 """
+
+
+def _adapted(layers: int) -> str:
+    if not layers:
+        return ""
+    return (
+        f"\nDrafts run the model's last {layers} layers once more, with an adapter trained "
+        "together with the head."
+    )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from mtp.circuits.circuit import UNKNOWN
-from mtp.circuits.heads import CircuitHead, HeadConfig
+from mtp.circuits.heads import CircuitHead, HeadConfig, Inputs
 from mtp.circuits.loss import loss_of_windows, window_targets
+from mtp.circuits.shelf import label_of
 from mtp.circuits.structure import CIRCUIT_NAMES, CircuitName
 from mtp.circuits.vocabulary import DraftVocabulary, most_frequent, whole
 from mtp.errors import InputError
@@ -34,19 +35,28 @@ class Spec:
 
     @property
     def name(self) -> str:
-        """How its folder is called."""
-        return f"{self.circuit}-{self.window}"
+        """What it is called in a run, such as ff-16 or btree-16-r8."""
+        return label_of(self.circuit, self.window, self.rank, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Schedule):
     """How heads are trained. A step takes `windows` random places in the answers of `texts`
-    completions. `lora` is K, how many of the last layers get an adapter; `draft_vocabulary` tokens
-    can be drafted, 0: all. `temperature` is that of the texts where the model wrote them itself, 1
-    for texts of others.
+    completions.
+
+    `lora` is K, how many of the last layers get an adapter; `draft_vocabulary` tokens can be
+    drafted, 0: all. `inputs` are low-rank expanders (of sizes `code` and `basis`) of the model's
+    own output head, or full: an output head for every position and component. `temperature` is that
+    of the texts where the model wrote them itself, 1 for texts of others.
     """
 
     MAY_BE_ZERO = ("seed", "draft_vocabulary", "lora")
+
+    def __post_init__(self) -> None:
+        """Raises InputError as `Schedule` does, and for unknown inputs."""
+        super().__post_init__()
+        if self.inputs not in get_args(Inputs):
+            raise InputError(f"The inputs are {' or '.join(get_args(Inputs))}.")
 
     texts: int = 8
     context: int = 1024
@@ -58,6 +68,7 @@ class Recipe(Schedule):
     draft_vocabulary: int = 0
     lora: int = 0
     lora_rank: int = 16
+    inputs: str = "low-rank"
     temperature: float = 1.0
 
 
@@ -117,6 +128,7 @@ def build(spec: Spec, recipe: Recipe, verifier: Verifier, vocabulary: DraftVocab
         base_sha256=verifier.weights_sha256,
         code=recipe.code,
         basis=recipe.basis,
+        inputs=recipe.inputs,  # type: ignore[arg-type]
         lora=recipe.lora,
         temperature=recipe.temperature,
     )

@@ -177,9 +177,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="steps in all")
     for field in dataclasses.fields(Recipe):
         if field.name not in ("minutes", "steps"):
-            kind = float if isinstance(field.default, float) else int
             parser.add_argument(
-                f"--{field.name.replace('_', '-')}", type=kind, default=field.default
+                f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default
             )
     parser.add_argument("--begin", type=Path, help="folder of a run whose heads these start as")
     parser.add_argument("--dtype", help="of the base model; chosen for the processor")

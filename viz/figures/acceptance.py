@@ -68,9 +68,11 @@ def drafter_of(decoder: str) -> str:
 
 
 def label_of(decoder: str) -> str:
-    """The options that tell a point from its neighbours: 16 K2 tree of a window of 16."""
+    """The options that tell a point from its neighbours: 16 r8 K2 tree."""
     given = dict(re.findall(r"(\w+)=([\w.]+)", decoder))
     parts = [given.get("window", "")]
+    if given.get("rank", "0") != "0":
+        parts.append(f"r{given['rank']}")
     if given.get("lora", "0") != "0":
         parts.append(f"K{given['lora']}")
     if given.get("tree") == "best":

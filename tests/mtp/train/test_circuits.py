@@ -90,7 +90,7 @@ def test_training_helps_and_a_run_goes_on(lora, data, verifier, tmp_path):
     trained = train(tmp_path, verifier, training, held_out, SPECS, recipe, save_every=0.0)
     curve = read_curve(tmp_path)
     assert [line["step"] for line in curve] == list(range(1, 25))
-    for name in ("ff-4", "btree-4"):
+    for name in ("ff-4", "btree-4-r3"):
         assert curve[-1]["loss"][name] < curve[0]["loss"][name] - 0.5
         assert curve[-1]["held_out"][name] > curve[0]["held_out"][name] + 1
     if lora:
@@ -108,7 +108,7 @@ def test_heads_are_exported_with_cards(data, verifier, tmp_path):
         export(run, shelf, verifier, data, held_out, SPECS, recipe, prompts=2)
     train(run, verifier, training, held_out, SPECS, recipe)
     export(run, shelf, verifier, data, held_out, SPECS, recipe, prompts=2)
-    folder = shelf / "tiny-btree-4-k1"
+    folder = shelf / "tiny-btree-4-r3-k1"
     assert sorted(path.name for path in folder.iterdir()) == [
         "adapter_config.json",
         "adapter_model.safetensors",
@@ -125,6 +125,21 @@ def test_heads_are_exported_with_cards(data, verifier, tmp_path):
         assert card["acceptance"][verification]["tokens_per_call"] >= 1
     assert "--heads ff:4:1,btree:4:3" in card["command"]
     assert "held-out joint" in (folder / "card.md").read_text()
+
+
+def test_heads_of_many_ranks_and_full_ones_train_together(data, verifier, tmp_path):
+    training, held_out = read_texts(data, verifier.vocabulary)
+    recipe = Recipe(**{**vars(RECIPE), "inputs": "full", "steps": 12})
+    specs = [parse_spec(text) for text in ("btree:4:2", "btree:4:3")]
+    trained = train(tmp_path, verifier, training, held_out, specs, recipe, save_every=0.0)
+    assert list(trained) == ["btree-4-r2", "btree-4-r3"]
+    wide = trained["btree-4-r3"].head.inputs.weight
+    assert wide.shape == (4, 3, 264, 16)
+    curve = read_curve(tmp_path)
+    for name in trained:
+        assert curve[-1]["loss"][name] < curve[0]["loss"][name] - 0.5
+    with pytest.raises(InputError, match="The inputs are low-rank or full"):
+        Recipe(**{**vars(RECIPE), "inputs": "wide"})
 
 
 @pytest.mark.parametrize("text", ["tree:4:2", "ff", "btree:x:2", "btree:4:2:1", ""])
