@@ -77,7 +77,7 @@ def latents(
         hoverinfo="skip",
         name="clamped",
     )
-    scopes = [f"<br>{_scope(one.start, one.stop)}" for one in now.latents]
+    scopes = [f": {_scope(one.start, one.stop)}" for one in now.latents]
     names = [str(c + 1) + (scopes[c] if count < WIDE else "") for c in columns]
     figure.update_layout(
         **theme.layout(
