@@ -72,6 +72,8 @@ def asked_from(plain: object, record: NoiseRecord) -> Asked:
     noise = plain.get("noise") or list(record.view.noise)
     place, budget = plain.get("place", 0), plain.get("budget", BUDGET)
     drafter = plain.get("drafter") or next(iter(record.drafters), "")
+    if not record.drafters:
+        drafter = ""  # nothing is drafted, whatever is asked
     whole = isinstance(noise, list) and len(noise) == places
     if not whole or not all(_real(u) and 0 <= u < 1 for u in noise):
         raise InputError(text("noise.error.noise", places=places))
@@ -79,7 +81,7 @@ def asked_from(plain: object, record: NoiseRecord) -> Asked:
         raise InputError(text("noise.error.place", places=places))
     if not _whole(budget) or not 1 <= budget <= MOST_BUDGET:
         raise InputError(text("noise.error.budget", most=MOST_BUDGET))
-    if record.drafters and drafter not in record.drafters:
+    if drafter and (not isinstance(drafter, str) or drafter not in record.drafters):
         raise InputError(text("noise.error.drafter", given=str(drafter)[:40]))
     return Asked(tuple(float(u) for u in noise), place, str(drafter), budget)
 
@@ -143,12 +145,12 @@ def look_at(record: NoiseRecord, view: NoiseView, asked: Asked) -> dict[str, Any
 def branches(record: NoiseRecord, view: NoiseView, asked: Asked) -> tuple[list[int], list[float]]:
     """Noise rows behind 0, 1, … drafts, and the chance that exactly so many stand.
 
-    The drafts are what a step would hold after this call: all but those the verifier replaces.
+    The drafts are what a step would hold after this call: all but the first token, the verifier's.
     """
     facts = record.drafters[asked.drafter]
-    drafts = view.foreseen[asked.drafter][facts.replaced :]
+    drafts = view.foreseen[asked.drafter][1:]
     ending = chances_of_ending([one.chance for one in drafts])
-    longest = [len(view.noise)] * len(ending)
+    longest = [len(view.noise) - 1 + facts.replaced] * len(ending)
     return allocate(ending, asked.budget, longest, facts.gains), ending
 
 

@@ -5,6 +5,7 @@ const FIGURES = ["strips", "sweep", "branches", "scaling"];
 const SIDE = 96; // px of the names left of the first column, as in the figure
 const COLUMN = 58; // px a place has at least
 const REST = 180; // ms without a move before the sweep is asked for
+const MOST_NOISE = 1 - 2 ** -24; // the last point of the grid that noise lies on
 const SLOW = 500; // ms after which an answer is said to be on its way
 const look = { pulled: null, key: null, head: null, noise: [], place: 0, drafter: "", budget: 24, answer: null, sweep: null, touched: false };
 let asking = null;
@@ -134,6 +135,7 @@ function question() {
 
 function show(answer) {
   complain(answer.error ?? "");
+  if (answer.error) find("caption").textContent = look.answer?.said ?? "";
   if (answer.error) return;
   look.answer = answer;
   find("caption").textContent = answer.said;
@@ -211,8 +213,8 @@ function bind(name, area) {
   area.bound = true;
   if (name === "sweep") area.on("plotly_click", (event) => move(look.place, Math.min(0.999, Math.max(0, Number(event.points[0].x)))));
   if (name === "strips") area.on("plotly_click", (event) => {
-    const facts = event.points[0]?.customdata;
-    if (Array.isArray(facts)) move(facts[0] - 1, (Number(facts[2]) + Number(facts[3])) / 2);
+    const { customdata: facts, data, pointNumber: at } = event.points[0] ?? {};
+    if (Array.isArray(facts)) move(facts[0] - 1, Math.min(data.base[at] + data.y[at] / 2, MOST_NOISE));
   });
 }
 

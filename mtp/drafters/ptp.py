@@ -73,6 +73,7 @@ class ParallelTokens:
         self.budget = budget
         self.branching: Branching = branching
         self.replaced = weights.config.replaced
+        self._started = False
         self._came_from: int | None = None
         self._below: _Below | None = None
         """What the last step's branch said, until the next draft is made of it."""
@@ -99,9 +100,12 @@ class ParallelTokens:
         q = [guess.q for guess in guesses if guess.q is not None]
         tree = chain(tokens, self.name, [g.log_q for g in guesses], q if q else None)
         sizes, ending = self._share(guesses, context)
-        empty = "The first forward only places noise rows; what they foresee is drafted next."
+        empty = "No noise rows lay behind the place where the step before ended."
         if self.weights.adapter is None:
             empty = "Drafts start from a verified state; the first forward brings it."
+        elif not self._started:
+            empty = "The first forward only places noise rows; what they foresee is drafted next."
+        self._started = True
         return Draft(
             tree=tree,
             probes=self._probes(sizes, context),
@@ -188,7 +192,13 @@ class ParallelTokens:
         # Behind d drafts and the verifier's own token, so many can still count; rows see their
         # place's noise, and one of them may be needed only to be replaced.
         longest = [
-            max(0, min(self.most, context.most_depth - d - 1 + self.replaced, context.room - d))
+            max(
+                0,
+                min(
+                    min(self.most - 1, context.most_depth - d - 1) + self.replaced,
+                    context.room - d,
+                ),
+            )
             for d in range(len(ending))
         ]
         longest = [size if size > self.replaced else 0 for size in longest]

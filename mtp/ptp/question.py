@@ -80,8 +80,13 @@ def record(
         sweeps={name: explorer.sweep(name, noise, 0) for name in explorer.drafters},
         noises=NOISES,
         tallies=tallies,
-        drafters={
-            name: DrafterFacts(one.config.expected(), one.config.replaced)
-            for name, one in explorer.drafters.items()
-        },
+        drafters=facts_of(explorer),
     )
+
+
+def facts_of(explorer: NoiseExplorer) -> dict[str, DrafterFacts]:
+    """What a record keeps of the drafters behind it."""
+    return {
+        name: DrafterFacts(one.config.expected(), one.config.replaced, one.sha256())
+        for name, one in explorer.drafters.items()
+    }

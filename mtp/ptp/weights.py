@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -122,6 +123,15 @@ class PtpWeights:
         if self.adapter is not None:
             found |= {"adapter": self.adapter, "noise": self.noise}
         return found if self.head is None else {**found, "head": self.head}
+
+    def sha256(self) -> str:
+        """Tells these weights from others: of all tensors by name, as float32."""
+        digest = hashlib.sha256()
+        for part, module in sorted(self.modules.items()):
+            for name, tensor in sorted(module.state_dict().items()):
+                digest.update(f"{part}.{name}".encode())
+                digest.update(tensor.detach().float().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def foresee(
         self,

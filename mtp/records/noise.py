@@ -103,12 +103,13 @@ class Tally:
 
 @dataclass(frozen=True)
 class DrafterFacts:
-    """What partial quadratic decoding knows of a drafter: H(b), b = 1, 2, …; and how many rows at
-    a branch's start the verifier's own token replaces.
+    """What partial quadratic decoding knows of a drafter: H(b), b = 1, 2, …; how many rows at a
+    branch's start the verifier's own token replaces; and the SHA-256 of the drafter's weights.
     """
 
     gains: tuple[float, ...]
     replaced: int
+    weights_sha256: str
 
 
 @dataclass(frozen=True)

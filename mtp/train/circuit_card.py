@@ -13,6 +13,7 @@ from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.decode import software
 from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
+from mtp.sampling import Sampling
 from mtp.train.circuit_heads import Recipe, Spec, build, evaluate, windows_of
 from mtp.train.held_out import VERIFICATIONS, acceptance
 from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
@@ -75,7 +76,7 @@ def export(
             f"mtpc-{spec.circuit}",
             {"head": str(folder)},
             [text.prompt for text in held_out[:prompts]],
-            TEMPERATURE,
+            Sampling(TEMPERATURE),
         )
         save_head(head, folder, card, torch.bfloat16)
         (folder / "card.md").write_text(_markdown(spec, head, card), encoding="utf-8")

@@ -11,6 +11,7 @@ from mtp.models.verifier import Verifier
 from mtp.records.settings import Settings
 from mtp.records.trace import Verification
 from mtp.run import start
+from mtp.sampling import Sampling
 
 NEW_TOKENS = 128
 VERIFICATIONS: tuple[Verification, ...] = ("rejection", "coupled")
@@ -21,14 +22,14 @@ def acceptance(
     drafter: str,
     options: Mapping[str, Any],
     prompts: Sequence[str],
-    temperature: float,
+    sampling: Sampling,
 ) -> dict[str, Any]:
     """By verification: tokens a call over all prompts, and quartiles over prompts of accepted
     drafts a call.
     """
     found: dict[str, Any] = {
         "prompts": len(prompts),
-        "temperature": temperature,
+        "temperature": sampling.temperature,
         "new_tokens": NEW_TOKENS,
     }
     for verification in VERIFICATIONS:
@@ -38,7 +39,9 @@ def acceptance(
                 prompt=prompt,
                 drafter=drafter,
                 drafter_options=options,
-                temperature=temperature,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
                 seed=seed,
                 verification=verification,
                 max_new_tokens=NEW_TOKENS,

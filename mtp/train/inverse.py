@@ -31,11 +31,12 @@ from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.inverse_rows import losses, own_noise, split
 from mtp.train.loop import Loop, restore
 from mtp.train.muon import optimizers_for
-from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings
+from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings, recipe_of
 from mtp.train.schedule import Schedule
 
 HELD_OUT_SEED = 2**31
 HELD_OUT_BATCHES = 6
+CURVE_LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Recipe(Schedule):
     batch: int = 16
     context: int = 256
     windows: int = 8
-    length: int = 9
+    length: int = 8
     learning_rate: float = 5e-3
     temperature: float = 0.7
     embedding: str = "binary"
@@ -120,13 +121,13 @@ def train(
         rng = np.random.default_rng([recipe.seed, step])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
-        found = split(inputs, recipe.windows, recipe.length, generator)
+        found = split(inputs, labels, recipe.windows, recipe.length, generator)
         shares = partial(training_shares, generator=generator)
-        u, _ = own_noise(pair.model, pair.noise, found, sampling, shares)
-        text, later = losses(pair.model, pair.noise, found, labels, u)
-        twin = loss_bits(pair.twin, inputs, labels)
+        own = own_noise(pair.model, pair.noise, found, sampling, shares)
+        text, later = losses(pair.model, pair.noise, found, labels, own)
+        twin = loss_bits(pair.twin, inputs, labels) * math.log(2)  # in nats, as the others are
         loop.update(text + later + twin, mine, theirs)
-        seen.append([text.item() / math.log(2), later.item() / math.log(2), twin.item()])
+        seen.append([loss.item() / math.log(2) for loss in (text, later, twin)])
         if loop.due:
             mean = np.mean(seen, axis=0).round(4).tolist()
             bits = dict(zip(("text", "windows", "twin"), mean, strict=True))
@@ -139,23 +140,34 @@ def train(
 @torch.no_grad()
 def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, Any]:
     """Held-out perplexity by offset 1 … L of the noise-reading model, and of its twin at the same
-    tokens; `gap` is the ratio of their means over offsets 2 … L, less 1.
+    tokens; `gap` is the ratio of their means over offsets 2 … L, less 1. What follows a document's
+    end does not count.
     """
-    own, twin = [], []
+    own, twin, counted = [], [], []
     sampling = Sampling(recipe.temperature)
     for number in range(HELD_OUT_BATCHES):
         rng = np.random.default_rng([HELD_OUT_SEED, number])
         generator = torch.Generator().manual_seed(number)
-        inputs, _ = windows(held_out, rng, recipe.batch, recipe.context)
-        found = split(torch.from_numpy(inputs), recipe.windows, recipe.length, generator)
+        given = windows(held_out, rng, recipe.batch, recipe.context)
+        inputs, labels = map(torch.from_numpy, given)
+        found = split(inputs, labels, recipe.windows, recipe.length, generator)
         uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
-        own.append(own_noise(pair.model, pair.noise, found, sampling, uniform)[1].flatten(0, 1))
+        noise = own_noise(pair.model, pair.noise, found, sampling, uniform)
         log_p = pair.twin(input_ids=found.ids, use_cache=False).logits.log_softmax(-1)
         place = found.roots[:, :, None] + torch.arange(recipe.length)
         rows = log_p.gather(1, place.flatten(1)[:, :, None].expand(-1, -1, log_p.shape[2]))
         tokens = found.tokens.flatten(1)[:, :, None]
+        own.append(noise.log_p.flatten(0, 1))
         twin.append(rows.gather(2, tokens)[:, :, 0].view(place.shape).flatten(0, 1))
-    mine, theirs = (torch.cat(part).double().mean(0).neg().exp().tolist() for part in (own, twin))
+        counted.append(noise.counted.flatten(0, 1))
+    these = torch.cat(counted)
+
+    def by_offset(parts: list[torch.Tensor]) -> list[float]:
+        log_p = torch.cat(parts).double().masked_fill(~these, 0.0)
+        found: list[float] = (log_p.sum(0) / these.sum(0).clamp(min=1)).neg().exp().tolist()
+        return found
+
+    mine, theirs = by_offset(own), by_offset(twin)
     later = sum(mine[1:]) / sum(theirs[1:]) - 1
     return {
         "perplexity": [round(value, 4) for value in mine],
@@ -192,30 +204,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
     training, held_out = read_documents(args.data)
-    names = {field.name for field in dataclasses.fields(Recipe)}
-    recipe = Recipe(**{name: getattr(args, name) for name in names})
     if args.export is not None:
-        export(args.folder, args.export, recipe, held_out)
+        export(args.folder, args.export, held_out)
         return 0
+    names = {field.name for field in dataclasses.fields(Recipe)}
     train(
         args.folder,
         training,
         held_out,
-        recipe,
+        Recipe(**{name: getattr(args, name) for name in names}),
         save_every=args.save_every,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return 0
 
 
-def export(run_folder: Path, out: Path, recipe: Recipe, held_out: Documents) -> None:
+def export(run_folder: Path, out: Path, held_out: Documents) -> None:
     """Writes both models for the Auto classes, the noise embedding and a card.
 
     Raises InputError where the run has no checkpoint yet.
     """
+    recipe = recipe_of(run_folder, Recipe)
     state = load_checkpoint(run_folder)
     pair = build(recipe)
     restore(pair.modules, state)
+    with torch.no_grad():
+        for module in pair.modules.values():
+            for parameter in module.parameters():
+                parameter.copy_(parameter.to(torch.bfloat16))  # as it will be read back
     card = {
         "settings": read_settings(run_folder),
         "steps": state["progress"]["step"],
@@ -230,3 +246,60 @@ def export(run_folder: Path, out: Path, recipe: Recipe, held_out: Documents) -> 
     noise = {name: one.to(torch.bfloat16) for name, one in pair.noise.state_dict().items()}
     save_file(noise, out / "noise.safetensors")
     (out / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (out / "card.md").write_text(_markdown(card, recipe), encoding="utf-8")
+
+
+def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
+    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
+    curve = "\n".join(
+        f"| {line['step']} | {line['training_bits']['text']:.3f} "
+        f"| {line['training_bits']['windows']:.3f} | {line['training_bits']['twin']:.3f} "
+        f"| {100 * line['gap']:+.1f}% |"
+        for line in card["curve"][::-1][::every][::-1]
+    )
+    held = card["held_out"]
+    offsets = "\n".join(
+        f"| {offset} | {mine:.3f} | {theirs:.3f} | {100 * (mine / theirs - 1):+.1f}% |"
+        for offset, (mine, theirs) in enumerate(
+            zip(held["perplexity"], held["twin_perplexity"], strict=True), 1
+        )
+    )
+    options = " ".join(
+        f"--{name.replace('_', '-')} {value}"
+        for name, value in card["settings"].items()
+        if value is not None
+    )
+    return f"""# Inverse autoregressive pair
+
+Two byte models of {card["parameters"] / 1e6:.2f}M parameters each, of the same shape, from the same
+first weights, trained on the same text for the same steps. `model` learns, without a teacher, to
+foresee tokens behind noise that picks the tokens before them (C-PTP); `twin` is plain and
+autoregressive. Stored as bfloat16.
+
+## Held out
+
+Perplexity at temperature 1 by offset: the model is given the text and the noise of the tokens
+since, drawn inside its own intervals at temperature {recipe.temperature}; its twin is given the
+tokens themselves.
+
+| offset | reads noise | twin | difference |
+|---|---|---|---|
+{offsets}
+
+Mean over offsets 2 to {recipe.length}: {100 * held["gap"]:+.1f}%.
+
+## Training
+
+{card["steps"]:,} steps of each, {card["minutes"]:.0f} minutes for both. Made with
+
+```
+python -m mtp train inverse --data CORPUS --folder RUN {options}
+```
+
+Bits a byte in training: the model's text and its windows, the twin's text; and the difference held
+out.
+
+| step | text | windows | twin | held out |
+|---|---|---|---|---|
+{curve}
+"""

@@ -15,7 +15,7 @@ from torch.nn import functional as fn
 from transformers import DynamicCache, LlamaForCausalLM
 
 from mtp.ptp.embedding import NoiseEmbedding
-from mtp.ptp.intervals import intervals, noise_inside
+from mtp.ptp.intervals import drawable, intervals, noise_inside
 from mtp.sampling import Sampling, final_probabilities
 from mtp.train.byte_data import IGNORED
 
@@ -27,12 +27,14 @@ Shares = Callable[[int], Tensor]
 class Split:
     """Texts split at several places each: ids (B, T) and, behind each of N roots, L known tokens.
 
-    roots (B, N): the last token given before a window. tokens (B, N, L): the window's own.
+    roots (B, N): the last token given before a window. tokens (B, N, L): the window's own. known
+    (B, N, L): those that count: nothing is asked about what follows a document's end.
     """
 
     ids: Tensor
     roots: Tensor
     tokens: Tensor
+    known: Tensor
 
     @property
     def length(self) -> int:
@@ -45,13 +47,34 @@ class Split:
         return self.roots.shape[1] * (self.length - 1)
 
 
-def split(ids: Tensor, count: int, length: int, generator: torch.Generator) -> Split:
-    """`count` random roots in each text (B, T), with `length` tokens behind each."""
+def split(
+    ids: Tensor, labels: Tensor, count: int, length: int, generator: torch.Generator
+) -> Split:
+    """`count` random roots in each text (B, T), with `length` tokens behind each. labels (B, T):
+    the next tokens, IGNORED where nothing is learnt.
+    """
     batch, width = ids.shape
     roots = torch.randint(width - length, (batch, count), generator=generator)
-    reach = roots[:, :, None] + torch.arange(1, length + 1)
-    tokens = ids.gather(1, reach.flatten(1)).view(batch, count, length)
-    return Split(ids, roots, tokens)
+    place = roots[:, :, None] + torch.arange(length)
+
+    def at(table: Tensor, places: Tensor) -> Tensor:
+        return table.gather(1, places.flatten(1)).view(places.shape)
+
+    known = (at(labels, place) != IGNORED).long().cumprod(2).bool()
+    return Split(ids, roots, at(ids, place + 1), known)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a model finds for the windows of a `Split`; all (B, N, L).
+
+    u: noise inside the tokens' intervals. log_p: log-probabilities at temperature 1. counted: known
+    tokens behind which no noise was needed for a token that no run's noise picks.
+    """
+
+    u: Tensor
+    log_p: Tensor
+    counted: Tensor
 
 
 @torch.no_grad()
@@ -61,9 +84,9 @@ def own_noise(
     found: Split,
     sampling: Sampling,
     shares: Shares,
-) -> tuple[Tensor, Tensor]:
-    """u (B, N, L) of the windows' tokens under the model itself, and the log-probabilities at
-    temperature 1 (B, N, L) it gave them: offset 1 given tokens alone, later ones given noise.
+) -> Noise:
+    """The noise of the windows' tokens under the model itself, and the log-probabilities it gave
+    them: offset 1 given tokens alone, later ones given noise.
     """
     batch, count, length = found.tokens.shape
     width = found.ids.shape[1]
@@ -72,12 +95,14 @@ def own_noise(
     logits = text.gather(1, found.roots[:, :, None].expand(-1, -1, text.shape[2]))
     drawn: list[Tensor] = []
     log_p: list[Tensor] = []
+    counted = found.known.clone()
     for offset in range(length):
         tokens = found.tokens[:, :, offset]
         p = final_probabilities(logits, sampling).flatten(0, 1)
         low, high = intervals(p, tokens.flatten())
         u = noise_inside(low, high, shares(len(low))).view(batch, count)
         drawn.append(u)
+        counted[:, :, offset + 1 :] &= drawable(low, high).view(batch, count, 1)
         log_p.append(logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0])
         if offset + 1 < length:
             logits = model(
@@ -87,7 +112,7 @@ def own_noise(
                 cache=cache,
                 use_cache=True,
             ).logits
-    return torch.stack(drawn, 2), torch.stack(log_p, 2)
+    return Noise(torch.stack(drawn, 2), torch.stack(log_p, 2), counted)
 
 
 def _step_mask(found: Split, width: int, offset: int) -> Tensor:
@@ -99,14 +124,14 @@ def _step_mask(found: Split, width: int, offset: int) -> Tensor:
 
 
 def losses(
-    model: LlamaForCausalLM, noise: NoiseEmbedding, found: Split, labels: Tensor, u: Tensor
+    model: LlamaForCausalLM, noise: NoiseEmbedding, found: Split, labels: Tensor, own: Noise
 ) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy in nats of the text's next tokens (labels (B, T)), and of offsets 2 … L
-    of the windows, in one forward. Gradients reach model and embedding, not u.
+    """Mean cross-entropy in nats of the text's next tokens (labels (B, T)), and of the counted
+    offsets 2 … L of the windows, in one forward. Gradients reach model and embedding, not u.
     """
     batch, _, length = found.tokens.shape
     width = found.ids.shape[1]
-    read = u[:, :, : length - 1].detach().flatten(1)  # (B, rows)
+    read = own.u[:, :, : length - 1].detach().flatten(1)  # (B, rows)
     place = found.roots[:, :, None] + torch.arange(length - 1)
     embeds = torch.cat([model.get_input_embeddings()(found.ids), noise(read)], 1)
     positions = torch.cat([torch.arange(width).expand(batch, -1), place.flatten(1)], 1)
@@ -119,8 +144,10 @@ def losses(
     text = fn.cross_entropy(
         out[:, :width].flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
     )
-    later = found.tokens[:, :, 1:].flatten(1)
-    windows = fn.cross_entropy(out[:, width:].flatten(0, 1).float(), later.flatten())
+    later = found.tokens.masked_fill(~own.counted, IGNORED)[:, :, 1:]
+    windows = fn.cross_entropy(
+        out[:, width:].flatten(0, 1).float(), later.flatten(), ignore_index=IGNORED
+    )
     return text, windows
 
 

@@ -27,7 +27,7 @@ from mtp.train.loop import Loop
 from mtp.train.muon import Muon
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_rows import Survey, draw_windows, loss_of, predict_forced, read
-from mtp.train.run_folder import RunFolder
+from mtp.train.run_folder import RunFolder, recipe_of
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts
 
@@ -41,7 +41,7 @@ class Recipe(Schedule):
     """How noise rows are trained.
 
     A step takes `rows` noise rows in each of `texts` completions. Windows grow through `lengths`:
-    to the next one when offset 1 is right as often as `gate` on held-out text, or when the length's
+    to the next one when the noise is read (`Quality.passes`, with `gate`), or when the length's
     share of the budget is used up; the i-th length's share is proportional to i. `discount` weighs
     offset j by discount^j. Windows start where the base is unsure more often, `easy` as often where
     it is not at all. With a pick head of `head_layers`, which reads `head_context` rows before the
@@ -78,8 +78,10 @@ class Recipe(Schedule):
             raise InputError(f"The variant is one of {', '.join(VARIANTS)}.")
         if self.embedding not in EMBEDDINGS:
             raise InputError(f"The embedding is one of {', '.join(EMBEDDINGS)}.")
-        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
-            raise InputError("The window lengths rise, such as 1,2,4,8,16.")
+        if list(self.lengths) != sorted(set(self.lengths)) or min(self.lengths, default=0) < 1:
+            raise InputError("The window lengths rise from 1 or more, such as 1,2,4,8,16.")
+        if self.head_layers and self.variant != "c-ptp" and self.lengths[0] == 1:
+            raise InputError("A pick head is told the first token; windows begin with 2 or more.")
         if not self.rank and not self.head_layers:
             raise InputError("A PTP drafter has an adapter, a pick head, or both.")
         if self.products not in PRODUCTS:
@@ -228,7 +230,7 @@ def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: 
     """Goes on to the next length of windows where it is time."""
     stage = int(counts["stage"])
     share = (stage + 1) / sum(range(1, len(recipe.lengths) + 1))
-    passed = quality.accuracy[quality.gated] >= recipe.gate
+    passed = quality.passes(recipe.gate)
     if stage + 1 < len(recipe.lengths) and (passed or used - counts["stage_began"] >= share):
         counts.update(stage=stage + 1, stage_began=used)
 
@@ -244,12 +246,12 @@ def _told(quality: Quality) -> dict[str, Any]:
 
 
 def _sentence(line: dict[str, Any]) -> str:
+    blind = "" if line["ceiling"] is None else f", blind at most {line['ceiling']:.3f}"
     return (
         f"step {line['step']}, {line['seconds'] / 60:.1f} min, {line['rows'] / 1e6:.2f}M rows, "
         f"windows of {line['length']}: loss {line['loss']:.3f}; held out: offset "
         f"{line['gated'] + 1} {line['accuracy'][line['gated']]:.3f} (shuffled "
-        f"{line['shuffled']:.3f}, blind at most {line['ceiling']:.3f}), {line['leading']:.2f} "
-        "right in a row"
+        f"{line['shuffled']:.3f}{blind}), {line['leading']:.2f} right in a row"
     )
 
 
@@ -293,9 +295,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
-    names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
-    lengths = tuple(int(part) for part in args.lengths.split(",") if part.strip().isdecimal())
-    recipe = Recipe(**{name: getattr(args, name) for name in names}, lengths=lengths)
+    recipe = recipe_of(args.folder, Recipe) if args.export is not None else _asked(args)
     verifier = load_verifier(args.model, args.dtype)
     check_corpus(args.data, verifier, recipe.sampling)
     training, held_out = read_texts(args.data, verifier.vocabulary)
@@ -320,3 +320,15 @@ def run(args: argparse.Namespace) -> int:
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return 0
+
+
+def _asked(args: argparse.Namespace) -> Recipe:
+    """The recipe that the command line says. Raises InputError where it makes no sense."""
+    names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
+    parts = [part.strip() for part in args.lengths.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(
+            f"The window lengths are whole numbers, such as 1,2,4; not {args.lengths[:40]}."
+        )
+    lengths = tuple(map(int, parts))
+    return Recipe(**{name: getattr(args, name) for name in names}, lengths=lengths)

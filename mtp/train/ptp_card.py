@@ -48,13 +48,15 @@ def export(
     weights = replace(weights, config=replace(config, gains=fitted.gains, stands=fitted.stands))
     base = Path(verifier.name).name
     folder = out / f"{base}-{config.variant}"
+    settings = read_settings(run_folder)
     card: dict[str, Any] = {
-        "settings": read_settings(run_folder),
+        "settings": settings,
         "steps": state["progress"]["step"],
         "minutes": round(state["progress"]["seconds"] / 60, 1),
         "rows": int(state["progress"]["counts"]["rows"]),
         "parameters": sum(p.numel() for p in parameters),
         "held_out": vars(quality),
+        "gate": {"wanted": settings["gate"], "passed": quality.passes(settings["gate"])},
         "software": software(),
         "curve": read_curve(run_folder),
     }
@@ -64,7 +66,7 @@ def export(
         config.variant,
         {"weights": str(folder)},
         [text.prompt for text in held_out[half : half + prompts]],
-        config.temperature,
+        config.sampling,
     )
     save_ptp(weights, folder, base, card)
     (folder / "card.md").write_text(_markdown(base, weights, quality, card), encoding="utf-8")
@@ -99,6 +101,9 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     given = ""
     if quality.gated:
         given = " (offset 1 is the verifier's own pick, which the head is told)"
+    blind = ""
+    if quality.ceiling is not None:
+        blind = f"; a drafter blind to its noise can reach {quality.ceiling:.3f}"
     return f"""# {base} {config.variant}
 
 Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
@@ -110,9 +115,12 @@ exact and fewer drafts stand.
 ## Does it read its noise?
 
 On {quality.windows:,} held-out windows with known noise, offset {quality.gated + 1}{given}
-is right in {quality.accuracy[quality.gated]:.3f}; with another's noise in {quality.shuffled:.3f}; a
-drafter blind to its noise can reach {quality.ceiling:.3f}. By offset: {by_offset}.
-Right in a row from the start: {quality.leading:.2f} of {config.longest}.
+is right in {quality.accuracy[quality.gated]:.3f}; with another's noise in
+{quality.shuffled:.3f}{blind}. By offset: {by_offset}. Right in a row from the
+start: {quality.leading:.2f} of {config.longest}.
+
+The gate (right in {card["gate"]["wanted"]:g}, clearly more often than blind, no better than blind
+with another's noise): {"passed" if card["gate"]["passed"] else "not passed"}.
 
 ## Decoding
 

@@ -19,6 +19,7 @@ from mtp.train.texts import Text
 ROWS = 8  # texts a forward
 BINS = 12  # of the calibration
 COUNT = 16  # windows a text
+MARGIN = 0.02  # between shares that differ clearly
 
 
 @dataclass(frozen=True)
@@ -27,19 +28,29 @@ class Quality:
 
     accuracy[j]: offset j + 1 right. `gated` is the first offset (from 0) at which the drafter has
     to read its noise: a head is told the verifier's own pick, offset 1. shuffled: right there when
-    the noise is another's. ceiling: what a drafter blind to its noise can reach there, the mean of
-    the base's largest probability.
-    leading: mean number of right tokens from the start. gains: H(b). stands: calibration.
+    the noise that the rows read is another's. ceiling: what a drafter blind to its noise can reach
+    there, the mean of the base's largest probability; None for C-PTP, which picks with the noise of
+    the very token whatever it has read. leading: mean number of right tokens from the start.
+    gains: H(b). stands: calibration.
     """
 
     accuracy: tuple[float, ...]
     gated: int
     shuffled: float
-    ceiling: float
+    ceiling: float | None
     leading: float
     gains: tuple[float, ...]
     stands: tuple[tuple[float, float], ...]
     windows: int
+
+    def passes(self, gate: float) -> bool:
+        """Whether the noise is read: the gated offset right as often as `gate`, clearly more often
+        than a blind drafter can be, and no more often than that with another's noise.
+        """
+        right, blind = self.accuracy[self.gated], self.ceiling
+        if blind is None:
+            return right >= gate and self.shuffled <= right - MARGIN
+        return right >= gate and right >= blind + MARGIN and self.shuffled <= blind + MARGIN
 
 
 @torch.no_grad()
@@ -59,7 +70,8 @@ def measure(
     sure: list[Tensor] = []
     counts: list[Tensor] = []
     shuffled, ceiling, asked_there = 0.0, 0.0, 0
-    gated = weights.config.replaced if weights.head is not None else 0
+    gated = int(weights.head is not None)
+    free = weights.config.replaced * gated  # rows that the verifier's own token replaces
     for start in range(0, len(texts), ROWS):
         found = read(backbone, texts[start : start + ROWS], sampling)
         windows = choose_windows(found, COUNT, asked, generator)
@@ -67,19 +79,19 @@ def measure(
         noise = noise_of(found, windows, shares)
         logits = predict(backbone, weights, found, windows, noise).logits
         hit, confidence, counted = _judged(weights, found, windows, logits, sampling, noise)
-        hit[:, :gated] = True
+        hit[:, :free] = True
         right.append(hit[:, :length])
         sure.append(confidence[:, :length])
         counts.append(counted[:, :length])
         order = torch.randperm(noise.numel(), generator=generator)
         other = noise.flatten()[order].view_as(noise)
         logits = predict(backbone, weights, found, windows, other).logits
-        missed, _, _ = _judged(weights, found, windows, logits, sampling, other)
+        # C-PTP picks with the token's own noise as ever; what its rows have read is another's.
+        missed, _, _ = _judged(weights, found, windows, logits, sampling, noise)
         there = counted[:, gated] if length > gated else counted[:, 0] & False
         shuffled += float((missed[:, min(gated, length - 1)] & there).sum())
         roots = windows.place.view(-1, windows.length)[:, 0].view(len(found.ids), -1)
-        shift = int(weights.config.variant == "c-ptp")
-        at = (roots + gated + shift).clamp(max=found.ids.shape[1] - 1)
+        at = (roots + gated).clamp(max=found.ids.shape[1] - 1)
         best = final_probabilities(found.logits, sampling).amax(-1).gather(1, at)
         ceiling += float((best.flatten() * there).sum())
         asked_there += int(there.sum())
@@ -92,7 +104,9 @@ def measure(
         accuracy=tuple(round(float(value), 4) for value in accuracy),
         gated=min(gated, length - 1),
         shuffled=round(shuffled / max(1, asked_there), 4),
-        ceiling=round(ceiling / max(1, asked_there), 4),
+        ceiling=None
+        if weights.config.variant == "c-ptp"
+        else round(ceiling / max(1, asked_there), 4),
         leading=round(float(lead[whole].mean()) if bool(whole.any()) else 0.0, 4),
         gains=_gains(hits[whole], replaced),
         stands=_calibration(hits, confidences, known, replaced),

@@ -1,14 +1,16 @@
 """The folder of a training run: settings it must keep, a checkpoint to go on from, its curve."""
 
+import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from mtp.errors import InputError
 
+T = TypeVar("T")
 CHECKPOINT, CURVE, SETTINGS = "checkpoint.pt", "curve.jsonl", "settings.json"
 
 
@@ -59,6 +61,21 @@ def read_settings(path: Path) -> dict[str, Any]:
     """What the run in a folder was begun with."""
     settings: dict[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
     return settings
+
+
+def recipe_of(path: Path, kind: type[T]) -> T:
+    """The recipe, a dataclass, that the run in a folder follows. Raises InputError where there is
+    no run.
+    """
+    if not (path / SETTINGS).exists():
+        raise InputError(f"There is no run in {path}; train first.")
+    settings = read_settings(path)
+    given = {
+        field.name: settings[field.name]
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        if field.name in settings
+    }
+    return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
 
 
 def read_curve(path: Path) -> list[dict[str, Any]]:

@@ -53,7 +53,10 @@ def record_of() -> NoiseRecord:
         "tiny", "sha", "float32", "cpu", Question("Hello <b>", places=3), "Hello <b>",
         NoiseView(noise, plain, drafted), {"o-ptp": sweep, "c-ptp": sweep}, 40,
         {"plain": Tally(3.0, 0.0), "o-ptp": Tally(2.1, 0.01), "c-ptp": Tally(1.9, 0.02)},
-        {"o-ptp": DrafterFacts((0.0, 0.9, 1.5), 1), "c-ptp": DrafterFacts((0.9, 1.5, 1.9), 0)},
+        {
+            "o-ptp": DrafterFacts((0.0, 0.9, 1.5), 1, "one"),
+            "c-ptp": DrafterFacts((0.9, 1.5, 1.9), 0, "two"),
+        },
     )  # fmt: skip
 
 
@@ -103,6 +106,9 @@ def test_branches_share_the_budget_by_chance() -> None:
     rows, ending = branches(record, record.view, asked)
     assert ending == pytest.approx([0.2, 0.16, 0.64])
     assert sum(rows) <= 4 and rows[2] == 3
+    asked = asked_from({"budget": 40, "drafter": "c-ptp"}, record)
+    most, _ = branches(record, record.view, asked)  # all of its rows are of use, one fewer
+    assert len(most) == 3 and max(most) == 2
     figure = noise_branches.figure(rows, ending, table())
     assert figure["data"][0]["y"] == rows and figure["data"][1]["y"] == ending
 

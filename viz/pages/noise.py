@@ -124,14 +124,17 @@ def _answer(
 def _explorer(desk: Desk, shown: Shown, job: Job) -> Any:
     """The context's explorer on the loaded model; made anew where another took its place."""
     imported("mtp.ptp.question")
-    from mtp.ptp.question import explorer_of
+    from mtp.ptp.question import explorer_of, facts_of
 
     record = shown.record
     verifier = desk.verifier(record.model, record.dtype, job)
     if shown.explorer is None or shown.explorer.backbone is not verifier.backbone:
         if verifier.weights_sha256 != record.weights_sha256:
             raise InputError(text("noise.error.weights", model=record.model))
-        shown.explorer = explorer_of(verifier, record.question)
+        explorer = explorer_of(verifier, record.question)
+        if facts_of(explorer) != record.drafters:
+            raise InputError(text("noise.error.drafters", model=record.model))
+        shown.explorer = explorer
     return shown.explorer
 
 

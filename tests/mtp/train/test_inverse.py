@@ -1,15 +1,18 @@
 """Inverse autoregressive training: noise under the model itself, one forward, learning."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from mtp.ptp.intervals import GRID
 from mtp.sampling import Sampling, final_probabilities, pick
-from mtp.train.byte_data import pack, read_documents
+from mtp.train.byte_data import IGNORED, pack, read_documents
+from mtp.train.byte_tokenizer import END_ID, USER_ID
 from mtp.train.completions import Record
 from mtp.train.inverse import Recipe, build, export, perplexities, train
-from mtp.train.inverse_rows import losses, own_noise, split
+from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
 
 RECIPE = Recipe(
@@ -30,7 +33,7 @@ def texts(tmp_path_factory):
 def splits(pair, count=3):
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(100, (4, 48), generator=generator)
-    return split(ids, count, 4, generator)
+    return split(ids, ids.roll(-1, 1), count, 4, generator)
 
 
 def halves(count):
@@ -40,7 +43,9 @@ def halves(count):
 def test_the_noise_picks_the_tokens_under_the_model_itself():
     pair = build(RECIPE)
     found = splits(pair)
-    u, log_p = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
+    own = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
+    u, log_p = own.u, own.log_p
+    assert own.counted.all()
     assert u.shape == log_p.shape == (4, 3, 4) and torch.equal(u * GRID, (u * GRID).round())
     for text, window in ((0, 0), (3, 2)):
         root = int(found.roots[text, window])
@@ -61,14 +66,38 @@ def test_the_noise_picks_the_tokens_under_the_model_itself():
 def test_one_forward_gives_what_the_offsets_gave_one_by_one():
     pair = build(RECIPE)
     found = splits(pair)
-    u, log_p = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
-    text, later = losses(pair.model, pair.noise, found, found.ids.roll(-1, 1), u)
-    assert later.item() == pytest.approx(-float(log_p[:, :, 1:].mean()), abs=1e-5)
+    own = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
+    text, later = losses(pair.model, pair.noise, found, found.ids.roll(-1, 1), own)
+    assert later.item() == pytest.approx(-float(own.log_p[:, :, 1:].mean()), abs=1e-5)
     plain = pair.model(input_ids=found.ids).logits
     alone = torch.nn.functional.cross_entropy(plain.flatten(0, 1), found.ids.roll(-1, 1).flatten())
     assert text.item() == pytest.approx(alone.item(), abs=1e-5)
     (text + later).backward()
     assert pair.noise.table.grad.abs().max() > 0
+
+
+def test_what_follows_a_documents_end_does_not_count():
+    """Nor do offsets behind a token that no noise of a run picks, as theirs would be another's."""
+    ids = torch.tensor([[USER_ID, 97, 98, END_ID, USER_ID, 97, 98, 99]])
+    labels = ids.roll(-1, 1)
+    labels[labels == USER_ID] = IGNORED
+    found = split(ids, labels, 40, 4, torch.Generator().manual_seed(0))
+    for root, tokens, known in zip(found.roots[0], found.tokens[0], found.known[0], strict=True):
+        before_end = (tokens == USER_ID).long().cumsum(0) == 0
+        assert torch.equal(known, before_end), root
+    assert not found.known.all() and found.known[:, :, 0].any()
+    pair = build(RECIPE)
+    whole = own_noise(pair.model, pair.noise, found, SAMPLING, halves)
+    assert torch.equal(whole.counted, found.known)
+    cold = Sampling(0.01)  # at which most tokens are picked by no noise
+    own = own_noise(pair.model, pair.noise, found, cold, halves)
+    log_p = pair.model(input_ids=found.ids).logits[0] / 0.01
+    log_p = log_p.log_softmax(-1)[found.roots[0], found.tokens[0, :, 0]]
+    never = log_p < math.log(2**-30)
+    assert never.any() and not own.counted[0, never, 1:].any()
+    none = Noise(own.u, own.log_p, torch.zeros_like(own.counted))
+    _, later = losses(pair.model, pair.noise, found, labels, none)
+    assert not torch.isfinite(later)  # nothing to learn from
 
 
 def test_training_helps_goes_on_and_ships(texts, tmp_path):
@@ -78,12 +107,14 @@ def test_training_helps_goes_on_and_ships(texts, tmp_path):
     pair = train(tmp_path / "run", training, held_out, RECIPE, save_every=0)
     curve = read_curve(tmp_path / "run")
     assert [line["step"] for line in curve] == list(range(1, 13))
+    first = curve[0]["training_bits"]
+    assert first["twin"] == pytest.approx(first["text"], rel=1e-3)  # one unit, equal first weights
     for name in ("text", "windows", "twin"):
         assert curve[-1]["training_bits"][name] < curve[0]["training_bits"][name] - 1
     assert curve[-1]["perplexity"][2] < curve[0]["perplexity"][2] / 2
-    export(tmp_path / "run", tmp_path / "out", RECIPE, held_out)
+    export(tmp_path / "run", tmp_path / "out", held_out)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"model", "twin", "noise.safetensors", "card.json"}
+    assert names == {"model", "twin", "noise.safetensors", "card.json", "card.md"}
     again = perplexities(pair, held_out, RECIPE)
     assert again == perplexities(pair, held_out, RECIPE)
 

@@ -33,7 +33,7 @@ from mtp.train.ptp_rows import (
     read,
     targets,
 )
-from mtp.train.run_folder import read_curve
+from mtp.train.run_folder import read_curve, recipe_of
 from mtp.train.texts import read_texts
 
 SAMPLING = Sampling(0.7)
@@ -76,6 +76,7 @@ def texts(data, verifier):
 
 def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0, rank=4, head_context=0):
     shape = {"head_layers": head_layers, "head_context": head_context, "rank": rank}
+    shape |= {"lengths": (2 if head_layers else 1, 4)}
     recipe = Recipe(**SMALL | {"variant": variant, "steps": 1} | shape)
     weights = build(recipe, verifier)
     generator = torch.Generator().manual_seed(1)
@@ -135,7 +136,8 @@ def test_a_training_row_is_a_decoding_row(
         def u(self, position, stream, index=0):
             return float(noise[0, rows][min(position - root - 1, 3)])
 
-    drafter = ParallelTokens(weights, verifier.backbone, 4, 4, "single")
+    most = 5 if rank else 4  # C-PTP's rows are all of use, one fewer than M
+    drafter = ParallelTokens(weights, verifier.backbone, most, 4, "single")
     prompt = text.ids[: root + 1].tolist()
     cache = PathCache()
     states = verifier.backbone.prefill(prompt[:-1], cache, drafter.hidden_layers)
@@ -296,6 +298,8 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
     found = measure(verifier.backbone, weights_for(verifier), texts[0][:8], SAMPLING, 4)
     assert found.accuracy == (1.0,) * 4 and found.leading == 4.0
     assert found.gains == (0.0, 1.0, 2.0, 3.0)
+    assert not found.passes(0.9)  # it knows, whatever its noise
+    assert replace(found, shuffled=0.5, ceiling=0.8).passes(0.9)
 
     def blind(backbone, weights, found, windows, noise):
         index = windows.place[:, :, None].expand(-1, -1, 264)
@@ -305,6 +309,26 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
     found = measure(verifier.backbone, weights_for(verifier), texts[0], SAMPLING, 1)
     assert found.accuracy[0] == pytest.approx(found.ceiling, abs=0.05)
     assert found.shuffled == found.accuracy[0]
+    assert not replace(found, shuffled=0.5).passes(0.0)  # no better than blind
+
+
+@pytest.mark.parametrize("head_layers", [0, 1])
+def test_a_blind_c_ptp_drafter_does_not_pass_for_one_that_reads(
+    head_layers, texts, verifier, monkeypatch
+):
+    """It picks with the tokens' noise whatever it reads; shuffled, its rows say the same."""
+    import mtp.train.ptp_quality as quality
+
+    def blind(backbone, weights, found, windows, noise):
+        index = (windows.place + 1).clamp(max=found.ids.shape[1] - 1)
+        return Predicted(found.logits.gather(1, index[:, :, None].expand(-1, -1, 264)))
+
+    monkeypatch.setattr(quality, "predict", blind)
+    weights = weights_for(verifier, "c-ptp", head_layers=head_layers)
+    found = measure(verifier.backbone, weights, texts[0][:24], SAMPLING, 4)
+    assert found.gated == head_layers and found.ceiling is None
+    assert found.accuracy[found.gated] > 0.99  # the base's own rows
+    assert found.shuffled == found.accuracy[found.gated] and not found.passes(0.9)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +355,9 @@ def test_training_helps_a_run_goes_on_and_ships(
     folder = tmp_path / "shelf" / f"tiny-{variant}"
     loaded = load_ptp(folder, verifier)
     assert loaded.config.variant == variant and len(loaded.config.gains) == 4
-    assert "Does it read its noise?" in (folder / "card.md").read_text()
+    card = (folder / "card.md").read_text()
+    assert "Does it read its noise?" in card and ": not passed." in card
+    assert recipe_of(tmp_path / "run", Recipe) == recipe
     guess = Guess(1, 0.0, loaded.config.chance(0.5))
     assert 0 <= guess.chance <= 1
 
@@ -356,6 +382,10 @@ def test_recipes_are_checked():
         ({"variant": "x"}, "The variant is one of"),
         ({"embedding": "x"}, "The embedding is one of"),
         ({"lengths": (4, 2)}, "The window lengths rise"),
+        ({"lengths": (0, 2)}, "The window lengths rise"),
+        ({"lengths": ()}, "The window lengths rise"),
+        ({"head_layers": 1, "lengths": (1, 2)}, "windows begin with 2 or more"),
+        ({"products": "int8"}, "Products are taken in float32 or bfloat16"),
         ({"rank": 0}, "has an adapter, a pick head, or both"),
         ({"temperature": -1.0}, "temperature is -1"),
     ):
