@@ -58,6 +58,8 @@ class Decoding:
     """One run. Iterate over it for its steps; it can be stopped between them.
 
     `token_ids` is prompt + output so far, `steps` the records so far, `stop_reason` why it ended.
+    brief: records without what takes time and only pictures need, for measuring: insights, the
+    verifier's probabilities of nodes, candidates.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Decoding:
         drafter: Drafter,
         request: Request,
         stop: Callable[[], bool] = lambda: False,
+        brief: bool = False,
     ) -> None:
         limit = backbone.context_limit
         if limit is not None and len(request.prompt_ids) >= limit:
@@ -79,6 +82,7 @@ class Decoding:
         self.drafter = drafter
         self.request = request
         self.stop = stop
+        self.brief = brief
         self.token_ids = list(request.prompt_ids)
         self.steps: list[records.Step] = []
         self.stop_reason: records.StopReason = "running"
@@ -225,7 +229,9 @@ class Decoding:
             visited = visited[: len(decisions)]
         status = _statuses(tree.parents, standing, set(visited))
         spots = range(max(tree.depths, default=-1) + 2)  # drafted ones, and the verifier's behind
-        insight = draft.insight() if callable(draft.insight) else draft.insight
+        insight = None
+        if not self.brief:
+            insight = draft.insight() if callable(draft.insight) else draft.insight
         if draft.why_empty is not None and not len(tree):
             insight = {"kind": "empty", "why": draft.why_empty, **(insight or {})}
         return records.Step(
@@ -238,7 +244,9 @@ class Decoding:
                 parents=tree.parents,
                 depths=tree.depths,
                 log_q=tuple(_short(value) for value in tree.log_q),
-                log_p=final.log_p(tree.parents, tree.token_ids),
+                log_p=(None,) * len(tree)
+                if self.brief
+                else final.log_p(tree.parents, tree.token_ids),
                 status=status,
                 origins=tree.origins,
                 kind=tree.kind,
@@ -251,7 +259,7 @@ class Decoding:
                     records.Candidate(token, vocabulary.text_of(token), _short(p))
                     for token, p in final.most_probable(row, CANDIDATES)
                 )
-                for row in visited
+                for row in ([] if self.brief else visited)
             },
             budget=records.Budget(draft.budget_rows, draft.expected),
             rows=0,

@@ -38,9 +38,12 @@ def check_settings(settings: Settings) -> tuple[Mode, Verification, Sampling]:
 
 
 def start(
-    verifier: Verifier, settings: Settings, stop: Callable[[], bool] = lambda: False
+    verifier: Verifier,
+    settings: Settings,
+    stop: Callable[[], bool] = lambda: False,
+    brief: bool = False,
 ) -> tuple[Decoding, Run]:
-    """A decoding ready to iterate over, and the record of what was asked.
+    """A decoding ready to iterate over, and the record of what was asked. brief: as in `Decoding`.
 
     Raises InputError with a sentence for any setting that is not allowed.
     """
@@ -60,7 +63,7 @@ def start(
         stop_ids=vocabulary.stop_ids,
     )
     drafter = make_drafter(settings.drafter, options, verifier)
-    decoding = Decoding(backbone, vocabulary, drafter, request, stop)
+    decoding = Decoding(backbone, vocabulary, drafter, request, stop, brief)
     run = Run(
         model=verifier.name,
         weights_sha256=verifier.weights_sha256,

@@ -17,10 +17,14 @@ async function pullView() {
   const first = view.key === null;
   view.key = key;
   element.classList.add("ds-loading");
-  const [answer] = await Promise.all([server.circuit_view(key), plotlyThere]);
+  const lost = () => ({ error: TEXTS["circuit.error.lost"] });
+  const [answer] = await Promise.all([server.circuit_view(key).catch(lost), plotlyThere]);
   if (view.key !== key) return;
   element.classList.remove("ds-loading");
-  if (answer.error) return complain(answer.error);
+  if (answer.error) {
+    view.key = view.pulled = null; // the same view can be chosen again
+    return complain(answer.error);
+  }
   view.data = answer;
   view.touched = !first || asks;
   view.asked = { ...NOTHING, ...value.ask };
@@ -87,6 +91,8 @@ async function look() {
       }
       show(answer, fault);
     }
+  } catch (error) {
+    complain(TEXTS["circuit.error.lost"]);
   } finally {
     asking = null;
     element.classList.remove("ds-asking");

@@ -118,7 +118,7 @@ def _measure_one(
         drafter_options=given,
         verification=decoder.verification or settings.verification,
     )
-    decoding, run = start(verifier, settings)
+    decoding, run = start(verifier, settings, brief=True)
     for _ in decoding:
         pass
     trace = decoding.trace(run)

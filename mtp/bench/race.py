@@ -101,7 +101,7 @@ def _lap(verifier: Verifier, decoder: str, settings: Settings, stop: Callable[[]
         out = generate_outside(decoder, verifier, settings, stop=stop)
         return lap_of_outside(out, verifier.vocabulary, plain=decoder == "hf")
     own = dataclasses.replace(settings, drafter=decoder, drafter_options={})
-    decoding, run = start(verifier, own, stop)
+    decoding, run = start(verifier, own, stop, brief=True)
     ticks: list[Tick] = []
     seconds = 0.0
     for step in decoding:

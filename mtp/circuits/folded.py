@@ -35,7 +35,7 @@ class FoldedHead:
     def circuit(self, hidden: Tensor) -> WindowCircuit:
         """The circuit of one hidden state (D,), as probabilities. Equals `head(hidden[None])`."""
         if self._low_rank is None:
-            return from_circuit(self.head(hidden[None]))
+            return from_circuit(self.head(hidden.detach().float().cpu()[None]))
         array = hidden.detach().float().cpu().numpy()
         inputs, root, transitions = self._low_rank.probabilities(array)
         return WindowCircuit(self.structure, inputs, root, transitions)

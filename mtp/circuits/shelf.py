@@ -93,7 +93,7 @@ def load(folder: Path, verifier: Verifier) -> Loaded:
     backbone = verifier.backbone
     known = _loaded.setdefault(backbone, {})
     if folder not in known:
-        head = load_head(folder, backbone.unembedding.float(), verifier.weights_sha256)
+        head = load_head(folder, backbone.unembedding.float().cpu(), verifier.weights_sha256)
         adapter = load_adapter(folder, backbone.model) if head.config.lora else None
         known[folder] = Loaded(FoldedHead(head), adapter)
     return known[folder]

@@ -219,7 +219,8 @@ def draw_one(
     circuit: Circuit, seed: int, number: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], float]:
     """Tokens, latent states and log q of a joint sample; seed and number decide which."""
-    generator = torch.Generator().manual_seed((seed << 20) + number)
+    chosen = np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)
+    generator = torch.Generator().manual_seed(int(chosen[0] >> np.uint64(1)))
     drawn = sample(circuit, 1, generator)
     tokens = drawn.tokens[:, 0]
     return (

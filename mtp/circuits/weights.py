@@ -34,13 +34,14 @@ class SumWeights(nn.Module):
         self.structure = structure
         rank, root = structure.rank, structure.root_shape[0]
         count = root + math.prod(structure.transitions_shape)
+        gate = gate if count else 0  # FF has no weights, so nothing reads the context for them
 
         def normal(*shape: int, scale: float) -> Tensor:
             return torch.randn(*shape, generator=generator) * scale
 
         self.gate = nn.Parameter(normal(gate, hidden, scale=1 / math.sqrt(hidden)))
         self.gate_bias = nn.Parameter(torch.zeros(gate))
-        self.maps = nn.Parameter(normal(gate, count, scale=CONTEXT_SPREAD / math.sqrt(gate)))
+        self.maps = nn.Parameter(normal(gate, count, scale=CONTEXT_SPREAD / math.sqrt(gate or 1)))
         keep = math.log(stay * (rank - 1) / (1 - stay)) if rank > 1 else 0.0
         transitions = normal(*structure.transitions_shape, scale=CONTEXT_SPREAD)
         transitions = transitions + keep * torch.eye(rank)

@@ -9,14 +9,14 @@ import torch
 from mtp.circuits.head_files import save_head
 from mtp.circuits.heads import CircuitHead
 from mtp.circuits.shelf import label_of
-from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.decode import software
+from mtp.errors import InputError
 from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
 from mtp.sampling import Sampling
-from mtp.train.circuit_heads import Recipe, Spec, build, evaluate, windows_of
+from mtp.train.circuit_heads import Recipe, Spec, build, drafted_in, evaluate, windows_of
 from mtp.train.held_out import VERIFICATIONS, acceptance
-from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
+from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, recipe_of
 from mtp.train.texts import Text
 
 ROWS = 8  # held-out texts a forward
@@ -30,19 +30,21 @@ def export(
     verifier: Verifier,
     data: Sequence[Path],
     held_out: Sequence[Text],
-    specs: Sequence[Spec],
-    recipe: Recipe,
     prompts: int,
 ) -> None:
     """Writes each head of the run's checkpoint, in bfloat16, with its card, to a folder in `out`.
 
-    Raises InputError where the run has no checkpoint yet.
+    Raises InputError where the run has no checkpoint yet, or is of another model.
     """
-    state = load_checkpoint(run_folder)
-    begin = read_settings(run_folder)["begin"]
+    state, settings = load_checkpoint(run_folder), read_settings(run_folder)
+    if settings["weights_sha256"] != verifier.weights_sha256:
+        raise InputError(f"The run in {run_folder} trained heads for other weights than these.")
+    recipe = recipe_of(run_folder, Recipe)
+    specs = [Spec(**spec) for spec in settings["heads"]]
+    begin = settings["begin"]
     curve = read_curve(run_folder)
     backbone = verifier.backbone
-    vocabulary = DraftVocabulary(state["draft_vocabulary"].numpy(), backbone.vocabulary_size)
+    vocabulary = drafted_in(state, verifier)
     longest = max(spec.window for spec in specs)
     ordered = sorted((text.cut(recipe.context) for text in held_out), key=lambda t: len(t.ids))
     windows = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -108,6 +108,12 @@ class Trainee:
         adapted = self.adapter.state_dict() if self.adapter is not None else None
         return {"head": self.head.state_dict(), "adapter": adapted}
 
+    def begin_as(self, state: dict[str, Any]) -> None:
+        """Takes on another run's head, and its adapter where it has one."""
+        self.head.load_state_dict(state["head"])
+        if self.adapter is not None and state["adapter"] is not None:
+            self.adapter.load_state_dict(state["adapter"])
+
     def load(self, state: dict[str, Any]) -> None:
         """Takes on what a checkpoint kept."""
         self.head.load_state_dict(state["head"])
@@ -151,6 +157,11 @@ def draft_vocabulary(verifier: Verifier, texts: Sequence[Text], keep: int) -> Dr
     if keep == 0:
         return whole(size)
     return most_frequent(np.concatenate([text.ids[text.answer :] for text in texts]), size, keep)
+
+
+def drafted_in(state: Mapping[str, Any], verifier: Verifier) -> DraftVocabulary:
+    """The draft vocabulary of a run's checkpoint."""
+    return DraftVocabulary(state["draft_vocabulary"].numpy(), verifier.backbone.vocabulary_size)
 
 
 @dataclass(frozen=True)

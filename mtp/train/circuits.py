@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from mtp.circuits.loss import loss_of_windows
+from mtp.errors import InputError
 from mtp.models.backbone import Backbone
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.train import circuit_card
@@ -24,11 +25,12 @@ from mtp.train.circuit_heads import (
     Windows,
     build,
     draft_vocabulary,
+    drafted_in,
     evaluate,
     parse_spec,
     windows_of,
 )
-from mtp.train.run_folder import RunFolder, load_checkpoint
+from mtp.train.run_folder import RunFolder, load_checkpoint, read_settings, recipe_of
 from mtp.train.texts import Text, batches, read_texts
 
 CLIP = 1.0
@@ -48,11 +50,13 @@ def train(
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Trainee]:
     """Trains all heads at once, each on the same windows; returns them by name. `begin` is the
-    folder of another run, whose heads these start as.
+    folder of another run, whose heads these start as, with its draft vocabulary.
 
     Goes on from the checkpoint in `folder`, with another order of the texts. Raises InputError
-    where the folder's run was begun otherwise (the budget may change).
+    where the folder's run was begun otherwise (the budget may change), or the run to begin from has
+    no such heads.
     """
+    begun = _begun(begin, specs, recipe, verifier) if begin is not None else None
     settings = dataclasses.asdict(recipe) | {
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
@@ -60,7 +64,11 @@ def train(
         "begin": str(begin.name) if begin is not None else None,
     }
     run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
-    vocabulary = draft_vocabulary(verifier, training, recipe.draft_vocabulary)
+    earlier = run_folder.load() or begun
+    if earlier is None:
+        vocabulary = draft_vocabulary(verifier, training, recipe.draft_vocabulary)
+    else:
+        vocabulary = drafted_in(earlier, verifier)
     trainees = {spec.name: build(spec, recipe, verifier, vocabulary) for spec in specs}
     optimizers = {
         name: AdamW(
@@ -71,10 +79,9 @@ def train(
         )
         for name, trainee in trainees.items()
     }
-    if begin is not None:
-        trained = load_checkpoint(begin)["trainees"]
+    if begun is not None:
         for name, trainee in trainees.items():
-            trainee.head.load_state_dict(trained[name]["head"])
+            trainee.begin_as(begun["trainees"][name])
     step, seconds, seen = _resume(run_folder, trainees, optimizers)
     longest = max(spec.window for spec in specs)
 
@@ -124,6 +131,30 @@ def train(
     return trainees
 
 
+def _begun(
+    begin: Path, specs: Sequence[Spec], recipe: Recipe, verifier: Verifier
+) -> dict[str, Any]:
+    """The checkpoint of the run to begin from. Raises InputError where its heads don't fit."""
+    state, settings = load_checkpoint(begin), read_settings(begin)
+    if settings["weights_sha256"] != verifier.weights_sha256:
+        raise InputError(f"The run in {begin} trained heads for other weights than these.")
+    for name in ("code", "basis", "inputs"):
+        there = settings.get(name, getattr(Recipe, name))
+        if there != getattr(recipe, name):
+            raise InputError(
+                f"The run in {begin} has {name} {there}, this one {vars(recipe)[name]}."
+            )
+    if settings["lora"] not in (0, recipe.lora):
+        raise InputError(
+            f"The run in {begin} adapts {settings['lora']} layers, this one {recipe.lora}; begin "
+            "from heads without an adapter, or with the same layers."
+        )
+    missing = [spec.name for spec in specs if spec.name not in state["trainees"]]
+    if missing:
+        raise InputError(f"The run in {begin} has no {', '.join(missing)} to begin from.")
+    return state
+
+
 def _step(
     trainee: Trainee,
     optimizer: AdamW,
@@ -171,7 +202,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="files of completions")
     parser.add_argument("--folder", type=Path, required=True, help="of the run; goes on if there")
     parser.add_argument(
-        "--heads", required=True, help="CIRCUIT:WINDOW:RANK, by commas; trained on the same windows"
+        "--heads", help="CIRCUIT:WINDOW:RANK, by commas; trained on the same windows"
     )
     parser.add_argument("--minutes", type=float, help="training time in all, breaks not counted")
     parser.add_argument("--steps", type=int, help="steps in all")
@@ -183,7 +214,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--begin", type=Path, help="folder of a run whose heads these start as")
     parser.add_argument("--dtype", help="of the base model; chosen for the processor")
     parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
-    parser.add_argument("--export", type=Path, help="only write the run's heads and their cards")
+    parser.add_argument("--export", type=Path, help="only write what the run trained, with cards")
     parser.add_argument(
         "--prompts", type=int, default=40, help="held-out prompts decoded for the cards"
     )
@@ -191,16 +222,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
-    specs = [parse_spec(text) for text in args.heads.split(",")]
+    if args.export is not None:
+        recipe_of(args.folder, Recipe)  # says so before a model is loaded, if there is no run
+        verifier = load_verifier(args.model, args.dtype)
+        _, held_out = read_texts(args.data, verifier.vocabulary)
+        circuit_card.export(args.folder, args.export, verifier, args.data, held_out, args.prompts)
+        return 0
+    specs = [parse_spec(text) for text in (args.heads or "").split(",")]
     names = {field.name for field in dataclasses.fields(Recipe)}
     recipe = Recipe(**{name: getattr(args, name) for name in names})
     verifier = load_verifier(args.model, args.dtype)
     training, held_out = read_texts(args.data, verifier.vocabulary)
-    if args.export is not None:
-        circuit_card.export(
-            args.folder, args.export, verifier, args.data, held_out, specs, recipe, args.prompts
-        )
-        return 0
 
     def report(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

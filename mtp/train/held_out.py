@@ -46,7 +46,7 @@ def acceptance(
                 verification=verification,
                 max_new_tokens=NEW_TOKENS,
             )
-            decoding, run = start(verifier, settings)
+            decoding, run = start(verifier, settings, brief=True)
             for _ in decoding:
                 pass
             summary = decoding.trace(run).summary

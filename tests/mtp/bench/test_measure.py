@@ -161,8 +161,8 @@ def test_a_lap_has_the_times_of_its_trace(
     """Every tick of what is replayed, against the steps that were measured."""
     runs: list[Decoding] = []
 
-    def kept(*asked: Any) -> tuple[Decoding, Run]:
-        decoding, run = start(*asked)
+    def kept(*asked: Any, **how: Any) -> tuple[Decoding, Run]:
+        decoding, run = start(*asked, **how)
         runs.append(decoding)
         return decoding, run
 

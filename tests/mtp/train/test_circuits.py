@@ -16,8 +16,8 @@ from mtp.train.circuit_card import export
 from mtp.train.circuit_heads import Recipe, draft_vocabulary, parse_spec, windows_of
 from mtp.train.circuits import train
 from mtp.train.completions import Record
-from mtp.train.run_folder import read_curve
-from mtp.train.texts import batches, in_answers, padded, read_texts
+from mtp.train.run_folder import load_checkpoint, read_curve
+from mtp.train.texts import Text, batches, in_answers, padded, read_texts
 
 SPECS = [parse_spec(text) for text in ("ff:4", "btree:4:3")]
 RECIPE = Recipe(texts=6, windows=96, code=8, basis=8, steps=24, learning_rate=0.02)
@@ -105,9 +105,9 @@ def test_heads_are_exported_with_cards(data, verifier, tmp_path):
     recipe = Recipe(**{**vars(RECIPE), "lora": 1})
     run, shelf = tmp_path / "run", tmp_path / "shelf"
     with pytest.raises(InputError, match="train first"):
-        export(run, shelf, verifier, data, held_out, SPECS, recipe, prompts=2)
+        export(run, shelf, verifier, data, held_out, prompts=2)
     train(run, verifier, training, held_out, SPECS, recipe)
-    export(run, shelf, verifier, data, held_out, SPECS, recipe, prompts=2)
+    export(run, shelf, verifier, data, held_out, prompts=2)
     folder = shelf / "tiny-btree-4-r3-k1"
     assert sorted(path.name for path in folder.iterdir()) == [
         "adapter_config.json",
@@ -125,6 +125,37 @@ def test_heads_are_exported_with_cards(data, verifier, tmp_path):
         assert card["acceptance"][verification]["tokens_per_call"] >= 1
     assert "--heads ff:4:1,btree:4:3" in card["command"]
     assert "held-out joint" in (folder / "card.md").read_text()
+
+
+def test_a_run_begins_from_another(data, verifier, tmp_path):
+    """With its draft vocabulary, whatever the texts; with its adapter or without one."""
+    training, held_out = read_texts(data, verifier.vocabulary)
+    short = Recipe(**{**vars(RECIPE), "steps": 4, "draft_vocabulary": 5})
+    train(tmp_path / "first", verifier, training, held_out, SPECS, short)
+    for layers, begin in ((0, "first"), (1, "first"), (1, "1")):
+        recipe = Recipe(**{**vars(short), "lora": layers, "learning_rate": 1e-9})
+        folder = tmp_path / str(layers) if begin == "first" else tmp_path / "again"
+        other = Text("x", training[0].ids.clip(0, 97), training[0].answer)
+        trained = train(
+            folder, verifier, [other] * 6, held_out, SPECS[1:], recipe, begin=tmp_path / begin
+        )["btree-4-r3"]
+        old = load_checkpoint(tmp_path / begin)["trainees"]["btree-4-r3"]
+        assert trained.head.vocabulary.ids.tolist() == sorted([*b" 123", 256])
+        for name, tensor in trained.head.state_dict().items():
+            torch.testing.assert_close(tensor, old["head"][name], atol=1e-5, rtol=0)
+        if begin == "1":
+            for name, tensor in trained.adapter.state_dict().items():
+                torch.testing.assert_close(tensor, old["adapter"][name], atol=1e-5, rtol=0)
+    for specs, given, begin, said in (
+        ([parse_spec("cp:4:3")], {}, "first", "has no cp-4-r3 to begin from"),
+        (SPECS, {"code": 4}, "first", "has code 8, this one 4"),
+        (SPECS[1:], {}, "1", "adapts 1 layers, this one 0"),
+    ):
+        recipe = Recipe(**{**vars(short), **given})
+        with pytest.raises(InputError, match=said):
+            new = tmp_path / "new"
+            train(new, verifier, training, held_out, specs, recipe, begin=tmp_path / begin)
+        assert not new.exists()
 
 
 def test_heads_of_many_ranks_and_full_ones_train_together(data, verifier, tmp_path):
