@@ -61,7 +61,7 @@ def numbers(measured: Measured) -> dict[str, Any]:
 def said(measured: Measured) -> str:
     """What was measured, in a sentence."""
     plan = measured.plan
-    return text(
+    sentence = text(
         "acceptance.said",
         prompts=len(plan["prompts"]),
         tokens=plan["max_new_tokens"],
@@ -69,6 +69,8 @@ def said(measured: Measured) -> str:
         device=plan["device"],
         dtype=plan["dtype"],
     )
+    bits = plan.get("bits_per_byte")
+    return sentence if bits is None else f"{sentence} {text('acceptance.bits', bits=f'{bits:.2f}')}"
 
 
 def _number(value: float | None, form: str = ".2f") -> str:

@@ -65,7 +65,7 @@ function nodeDetails(step, node) {
 // What the drafter says of its proposal: the circuit's component, the branch of noise rows.
 function proposed(step, node) {
   const insight = step.insight ?? {};
-  if (insight.kind === "circuit") {
+  if (insight.components?.[node]) {
     const [latent, state, share] = insight.components[node];
     const words = latent < 0 ? TEXTS["node.component.only"] : fill("node.component.said", { latent: latent + 1, state: state + 1, rank: insight.rank, share: short(100 * share) });
     return [[term(TEXTS["node.component"], TEXTS["node.component.is"]), words]];

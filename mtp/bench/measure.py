@@ -17,6 +17,7 @@ from mtp.bench.prompts import Prompt
 from mtp.drafters.draft_model import load_draft_model
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
+from mtp.models.catalog import bits_per_byte
 from mtp.models.memory import forget_peak_memory, peak_memory_mb
 from mtp.models.verifier import Verifier
 from mtp.records.bench import BenchRow, as_text, tabulate
@@ -220,6 +221,8 @@ def run_plan(
     plain = {"plan": described, "rows": [dataclasses.asdict(row) for row in table]}
     (folder / "table.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
     text = as_text(table)
+    if described["bits_per_byte"] is not None:
+        text += f"\n\n{verifier.name}: {described['bits_per_byte']:.3f} bits a byte, held out"
     (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
     return text
 
@@ -252,6 +255,7 @@ def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
     return {
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
+        "bits_per_byte": bits_per_byte(verifier.name),
         "dtype": verifier.dtype,
         "device": verifier.device,
         "decoders": list(plan.decoders),

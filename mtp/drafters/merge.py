@@ -21,13 +21,16 @@ _LEAST = 1e-30  # so that a logarithm is finite
 
 @dataclass
 class Candidate:
-    """A token some drafters propose at one place; `q` is each one's probability given the path."""
+    """A token some drafters propose at one place; `q` is each one's probability given the path,
+    `nodes` the node that it is in each one's own tree.
+    """
 
     token: int
     parent: int
     depth: int
     sampled: bool
     q: dict[str, float] = field(default_factory=dict)
+    nodes: dict[str, int] = field(default_factory=dict)
     chance: float = 0.0
     """How likely it stands if its parent does."""
     value: float = 0.0
@@ -65,6 +68,7 @@ def merge(trees: Mapping[str, DraftTree]) -> Merged:
                 candidates.append(Candidate(token, parent, depth, sampled))
                 known.setdefault((parent, token), found)
             candidates[found].q[name] = math.exp(tree.log_q[node])
+            candidates[found].nodes[name] = node
             if sampled:
                 sampled_from[parent] = tree.q[tree.parents[node]]
             place[node] = found

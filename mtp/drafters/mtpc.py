@@ -88,9 +88,7 @@ class CircuitDrafter:
         noise = [context.noise.u(first + depth, stream) for depth in range(length)]
         drafted = draw(circuit, noise, [given], shape)
         ids = self.head.vocabulary.ids[drafted.tokens].tolist()
-        q = None
-        if context.verification == "rejection":
-            q = [self._wide(row) for row in drafted.q]
+        q = [self._wide(row) for row in drafted.q]
         return Draft(
             tree=chain(ids, self.name, drafted.log_q, q),
             budget_rows=self.rows,

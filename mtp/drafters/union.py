@@ -57,12 +57,13 @@ class Union:
             for member in self.members
         )
         candidates = self._merged.candidates
+        lately = dict(self.standing.lately)
         return Draft(
             tree=tree,
             probes=joined([probes for probes in self._probes if probes is not None]),
             budget_rows=self.budget,
             expected=1.0 + sum(candidates[index].value for index in kept),
-            insight=self._insight(tree, drafts) if len(tree) else None,
+            insight=(lambda: self._insight(tree, kept, drafts, lately)) if len(tree) else None,
             why_empty=None
             if len(tree)
             else " ".join(
@@ -100,19 +101,38 @@ class Union:
                     foreseen[name] = one.depth + 1
         self.standing.learn(outcomes, foreseen)
 
-    def _insight(self, tree: DraftTree, drafts: dict[str, Draft]) -> dict[str, Any]:
-        """By member: nodes it proposed, how many are in the tree, what stood lately."""
+    def _insight(
+        self,
+        tree: DraftTree,
+        kept: Sequence[int],
+        drafts: dict[str, Draft],
+        lately: dict[str, float],
+    ) -> dict[str, Any]:
+        """By member: nodes it proposed, how many are in the tree, what stood lately. Where one is
+        a circuit, also what it says of its nodes; None for the others'.
+        """
         return {
+            **self._components(kept, drafts),
             "kind": "union",
             "members": {
                 name: {
                     "proposed": len(draft.tree),
                     "drafted": sum(name in origins for origins in tree.origins),
-                    "lately": round(self.standing.lately[name], 3),
+                    "lately": round(lately[name], 3),
                 }
                 for name, draft in drafts.items()
             },
         }
+
+    def _components(self, kept: Sequence[int], drafts: dict[str, Draft]) -> dict[str, Any]:
+        for name, draft in drafts.items():
+            found = draft.insight() if callable(draft.insight) else draft.insight
+            if (found or {}).get("kind") == "circuit":
+                assert found is not None
+                nodes = [self._merged.candidates[index].nodes.get(name) for index in kept]
+                said = [None if node is None else found["components"][node] for node in nodes]
+                return {**found, "components": said}
+        return {}
 
 
 def joined(parts: Sequence[Probes]) -> Probes | None:

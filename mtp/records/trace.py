@@ -277,18 +277,26 @@ def _check(step: Step) -> None:
         raise TraceError(f"{where}: there are candidates for a node that is not there.")
     if not all(step.candidates.values()):
         raise TraceError(f"{where}: a list of candidates is empty.")
-    if (step.insight or {}).get("kind") == "circuit":
-        components = (step.insight or {}).get("components")
-        if (
-            not isinstance(components, list)
-            or [len(part) if isinstance(part, list) else 0 for part in components] != [3] * size
-        ):
-            raise TraceError(f"{where}: a circuit's components are not one for each node.")
+    _check_insight(step.insight or {}, size, where)
     for token in step.committed:
         try:
             base64.b64decode(token.bytes, validate=True)
         except (binascii.Error, ValueError) as error:
             raise TraceError(f"{where}: a token's bytes are not base64.") from error
+
+
+def _check_insight(insight: dict[str, Any], size: int, where: str) -> None:
+    """What the player reads of a drafter's words on its `size` nodes."""
+    kind = insight.get("kind")
+    if kind == "circuit" or "components" in insight:
+        found = insight.get("components")
+        parts = found if isinstance(found, list) else []
+        spoken = [part for part in parts if part is not None or kind == "circuit"]
+        whole = all(isinstance(part, list) and len(part) == 3 for part in spoken)
+        if len(parts) != size or not whole:
+            raise TraceError(f"{where}: a circuit's components are not one for each node.")
+    if kind == "ptp" and not isinstance(insight.get("from", ""), int | None):
+        raise TraceError(f"{where}: it does not say which branch its drafts come from.")
 
 
 def text_of(steps: tuple[Step, ...], hidden_ids: frozenset[int] = frozenset()) -> str:

@@ -15,7 +15,7 @@ from mtp.circuits.marks import write_words
 from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_tokenizer import END_ID, build_tokenizer
-from mtp.train.completions import HELD_OUT, read_header
+from mtp.train.completions import HELD_OUT, source_of
 
 CURVE_LINES = 12  # of the curve in card.md; card.json has all
 
@@ -52,7 +52,7 @@ def write_card(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "weights_sha256": _sha256(out / "model.safetensors"),
         "command": _command(data, settings),
-        "data": [_source(path) for path in data],
+        "data": [source_of(path) for path in data],
         "training_documents": len(training),
         "training_bytes": len(training.tokens),
         "held_out_documents": len(held_out),
@@ -85,16 +85,6 @@ def _text(documents: Documents, number: int) -> str:
     tokens = documents.document(number).tolist()
     raw = bytes(token if token < END_ID else ord(" ") for token in tokens)
     return raw.decode("utf-8", errors="ignore")
-
-
-def _source(path: Path) -> dict[str, Any]:
-    header = read_header(path) or {}
-    known = ("model", "weights_sha256", "temperature", "top_k", "top_p", "dtype", "seed")
-    return {
-        "file": path.name,
-        "sha256": _sha256(path),
-        **{name: header[name] for name in known if name in header},
-    }
 
 
 def _command(data: Sequence[Path], settings: Mapping[str, Any]) -> str:

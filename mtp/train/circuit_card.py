@@ -11,10 +11,12 @@ from mtp.circuits.heads import CircuitHead
 from mtp.circuits.shelf import label_of
 from mtp.decode import software
 from mtp.errors import InputError
+from mtp.models.catalog import bits_per_byte
 from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
 from mtp.sampling import Sampling
 from mtp.train.circuit_heads import Recipe, Spec, build, drafted_in, evaluate, windows_of
+from mtp.train.completions import source_of
 from mtp.train.held_out import VERIFICATIONS, acceptance
 from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, recipe_of
 from mtp.train.texts import Text
@@ -60,7 +62,8 @@ def export(
         folder = out / f"{Path(verifier.name).name}-{label}"
         card: dict[str, Any] = {
             "model": verifier.name,
-            "data": [path.name for path in data],
+            "data": [source_of(path) for path in data],
+            "model_bits_per_byte": bits_per_byte(verifier.name),
             "steps": state["progress"][0],
             "minutes": round(state["progress"][1] / 60, 1),
             "windows": state["progress"][2],
@@ -123,6 +126,7 @@ def _markdown(spec: Spec, head: CircuitHead, card: dict[str, Any]) -> str:
         for line in card["curve"][::-1][::every][::-1]
     )
     held, accepted = card["held_out"], card["acceptance"]
+    files = ", ".join(f"`{one['file']}`" for one in card["data"])
     by_position = ", ".join(f"{value:.2f}" for value in held["cross_entropy"])
     rows = "\n".join(
         f"| {verification} | {accepted[verification]['tokens_per_call']:.2f} | "
@@ -146,14 +150,14 @@ Over {held["windows"]:,} windows of answers not trained on, the mean log-likelih
 Decoding {accepted["prompts"]} held-out prompts at temperature {accepted["temperature"]}, at most
 {accepted["new_tokens"]} new tokens each:
 
-| verification | tokens per call | accepted per call, quartiles over prompts |
+{_by_heart(card)}| verification | tokens per call | accepted per call, quartiles over prompts |
 |---|---|---|
 {rows}
 
 ## Training
 
 {card["steps"]:,} steps, {card["minutes"]:.0f} minutes together with the other heads of the same
-run, {card["windows"]:,} windows of {", ".join(f"`{name}`" for name in card["data"])}, the last 2%
+run, {card["windows"]:,} windows of {files}, the last 2%
 of each file held out. Made with
 
 ```
@@ -173,3 +177,10 @@ def _adapted(layers: int) -> str:
         f"\nDrafts run the model's last {layers} layers once more, with an adapter trained "
         "together with the head."
     )
+
+
+def _by_heart(card: dict[str, Any]) -> str:
+    bits = card["model_bits_per_byte"]
+    if bits is None:
+        return ""
+    return f"(The model itself needs {bits:.3f} bits a byte of held-out answers.)\n\n"

@@ -1,6 +1,7 @@
 """The file of sampled completions: a header line, then one JSON object a completion."""
 
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -165,3 +166,16 @@ def _require_same(path: Path, header: Header) -> None:
                 f"The corpus in {path} was made with {name} {old.get(name)!r}, this run has "
                 f"{new[name]!r}; take the same or another file."
             )
+
+
+def source_of(path: Path) -> dict[str, Any]:
+    """A file of completions for a card: its name, its SHA-256, and what its header says of the
+    teacher.
+    """
+    header = read_header(path) or {}
+    known = ("model", "weights_sha256", "temperature", "top_k", "top_p", "dtype", "seed")
+    return {
+        "file": path.name,
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        **{name: header[name] for name in known if name in header},
+    }

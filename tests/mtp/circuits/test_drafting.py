@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from mtp.circuits.circuit import UNKNOWN, Circuit
 from mtp.circuits.conditioning import condition, token_marginals
-from mtp.circuits.drafting import advance, conditional, draw, from_circuit, sharpen, start
+from mtp.circuits.drafting import (
+    advance,
+    conditional,
+    draw,
+    from_circuit,
+    responsible,
+    sharpen,
+    start,
+)
 from mtp.circuits.prefix import conditionals, prefix_marginals, sample_with_noise
 from mtp.errors import InputError
 
@@ -44,6 +52,29 @@ def test_gaps_are_summed_out(small, data):
     one = from_circuit(circuit)
     found = conditional(one, start(one, tokens))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+
+
+@quick
+@given(data=st.data())
+def test_the_component_said_to_have_given_a_token_is_the_likeliest_by_enumeration(small, data):
+    circuit = data.draw(small.circuits())
+    n, latents = circuit.structure.window, len(circuit.structure.latents)
+    joint = small.joint(circuit)
+    window = data.draw(st.lists(st.integers(0, circuit.vocabulary - 1), min_size=n, max_size=n))
+    one = from_circuit(circuit)
+    prefix = start(one)
+    for j, token in enumerate(window):
+        state, share = responsible(one, prefix, token)
+        read = joint[(slice(None),) * latents + tuple(window[: j + 1])]
+        read = read.sum(axis=tuple(range(latents, read.ndim)))  # over the later positions
+        owner = circuit.structure.owners[j]
+        if owner < 0:  # FF
+            assert (state, share) == (0, pytest.approx(1.0))
+        else:
+            posterior = read.sum(axis=tuple(a for a in range(latents) if a != owner)) / read.sum()
+            assert share == pytest.approx(posterior[state], abs=1e-9)
+            assert posterior[state] == pytest.approx(posterior.max(), abs=1e-9)
+        prefix = advance(one, prefix, token)
 
 
 @pytest.mark.parametrize(("name", "rank"), ALL)

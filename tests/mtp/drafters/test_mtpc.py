@@ -111,7 +111,12 @@ def test_the_text_is_plain_samplings(
                 assert all(step.rows <= step.budget.rows for step in run.steps)
                 found.update(status for step in run.steps for status in step.tree.status)
         both = Union([drafter(backbone, "btree", layers), PromptLookup()], 8, 7)
-        assert write(backbone, both, **request).output_ids == plain.output_ids
+        run = write(backbone, both, **request)
+        assert run.output_ids == plain.output_ids
+        for step in run.steps:  # a union still tells which latent proposed what
+            for node, origins in enumerate(step.tree.origins):
+                said = (step.insight or {})["components"][node]
+                assert (said is not None) == ("mtpc-btree" in origins)
     assert found["accepted"] > 20 and found["rejected"] > 20
 
 

@@ -309,6 +309,14 @@ BROKEN: dict[str, tuple[Change, str]] = {
         lambda plain: plain["run"].update(branch={"step": 0, "node": 0, "forced": 9999}),
         "takes over more than there is",
     ),
+    "a union's components that are not": (
+        lambda plain: drafting(plain).update(insight={"kind": "union", "components": [[1, 2]]}),
+        "components are not one for each node",
+    ),
+    "a branch that is none": (
+        lambda plain: drafting(plain).update(insight={"kind": "ptp", "branches": []}),
+        "does not say which branch",
+    ),
     "components that are not": (
         lambda plain: drafting(plain).update(insight={"kind": "circuit", "components": [[1]]}),
         "components are not one for each node",
