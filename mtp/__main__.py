@@ -85,7 +85,10 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     add_model(bench)
     add_sampling(bench)
     bench.add_argument(
-        "--drafters", required=True, metavar="A,B,C", help="with options: esp[budget=30,masks=1]"
+        "--drafters",
+        required=True,
+        metavar="A,B,C",
+        help="with options: esp[budget=30,masks=1]; circuits: all trained for the model",
     )
     bench.add_argument("--option", action="append", default=[], metavar="D.K=V")
     bench.add_argument("--prompts", required=True, type=Path, metavar="FILE")
@@ -216,6 +219,7 @@ def _check_writable(path: Path | None) -> None:
 
 
 def _bench(chosen: argparse.Namespace) -> int:
+    from mtp.bench.circuits import circuit_decoders
     from mtp.bench.decoders import split_decoders
     from mtp.bench.measure import Plan, check_plan, run_plan
     from mtp.bench.prompts import Prompt, first_of_each, read_prompts
@@ -232,15 +236,20 @@ def _bench(chosen: argparse.Namespace) -> int:
         prompts = prompts[: max(0, chosen.limit)]
     if not prompts:
         raise InputError("No prompts are left to measure; --limit must be at least 1.")
+    decoders = split_decoders(chosen.drafters)
+    verifier = None
+    if decoders == ["circuits"]:
+        verifier = load(chosen)
+        decoders = circuit_decoders(verifier.weights_sha256, verifier.name)
     plan = Plan(
         prompts=prompts,
-        decoders=split_decoders(chosen.drafters),
+        decoders=decoders,
         options=_by_decoder(pairs_from(chosen.option)),
         base=settings_from(chosen, "-", "ar", {}),
         repeats=chosen.repeats,
     )
     check_plan(plan)
-    verifier = load(chosen)
+    verifier = verifier or load(chosen)
 
     def report(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
