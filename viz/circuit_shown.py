@@ -221,6 +221,8 @@ def look_at(shown: Shown, asked: Asked) -> dict[str, Any]:
             "latents": tables.states(view, found.latents),
             "marginals": tables.tokens(view, found.now),
         },
+        "read": len(found.tokens),
+        "bars": [view.text_of(share.token) for one in found.now.positions for share in one.top],
         "said": _said(view, asked, found),
         "posterior": text("circuit.posterior.sample" if sample else "circuit.posterior.evidence")
         if sample or found.tokens or asked.clamped

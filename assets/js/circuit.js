@@ -170,11 +170,18 @@ function bind(name, area) {
   if (area.bound) return;
   area.bound = true;
   area.on("plotly_click", (event) => {
-    const chosen = event.points[0]?.customdata;
+    const { customdata: chosen, pointNumber } = event.points[0] ?? {};
     if (!Array.isArray(chosen)) return;
     if (name === "graph" || name === "latents") toggleClamp(chosen[0], chosen[1]);
     if (name === "verdicts") chooseSample(chosen[0], chosen[1]);
+    if (name === "marginals") takeToken(chosen[3], view.answer.bars[pointNumber]);
   });
+}
+
+// A token of the first free position becomes the next one that the window begins with.
+function takeToken(position, text) {
+  const part = text.startsWith("\u2039"); // bytes that are no whole character cannot be typed
+  if (position === view.answer.read + 1 && !part) ask({ given: view.asked.given + text });
 }
 
 function ask(change) {

@@ -98,6 +98,36 @@ def test_a_state_is_held_and_let_go_by_clicks(visit) -> None:
     assert trace(page, "marginals", "now")["x"] == before
 
 
+def click_bar(page: Page, position: int) -> str:
+    """Clicks the first token of a position in the marginals; returns the token."""
+    place = page.evaluate(
+        """(position) => {
+        const area = document.querySelector('#circuit-view [data-part="marginals-plot"]');
+        const bars = area.data.find((trace) => trace.name === 'now');
+        const at = bars.customdata.findIndex((facts) => facts[3] === position);
+        area.scrollIntoView({block: 'center'});
+        const { xaxis, yaxis } = area._fullLayout;
+        const box = area.getBoundingClientRect();
+        return [box.left + xaxis._offset + xaxis.l2p(bars.base[at]) + 3,
+                box.top + yaxis._offset + yaxis.l2p(bars.y[at]), bars.customdata[at][0]]; }""",
+        position,
+    )
+    page.mouse.move(place[0], place[1])
+    page.mouse.click(place[0], place[1])
+    return place[2]
+
+
+def test_tokens_are_taken_one_after_another_by_clicks(visit) -> None:
+    page = open_circuit(visit)
+    click_bar(page, 2)  # not before the first
+    token = click_bar(page, 1)
+    wait_for_said(page, "Given that the window begins with")
+    expect(part(page, "given")).to_have_value(token.replace("␣", " "))
+    second = click_bar(page, 2)
+    expect(part(page, "given")).to_have_value((token + second).replace("␣", " "))
+    wait_for_said(page, "2 of its 8 tokens")
+
+
 def test_a_clicked_sample_lights_its_tree(visit) -> None:
     page = open_circuit(visit)
     assert trace(page, "graph", "lit")["x"] == []

@@ -168,6 +168,7 @@ def test_bars_are_the_marginals_and_ticks_what_they_were() -> None:
     shares = [(place, share) for place, one in enumerate(now.positions) for share in one.top]
     bars, ticks = trace(figure, "now"), trace(figure, "before")
     assert list(bars.base) == [place for place, _ in shares]
+    assert [data[3] for data in bars.customdata] == [place + 1 for place, _ in shares]
     lengths = [circuit_beliefs.BAR_LENGTH * share.p for _, share in shares]
     assert list(bars.x) == pytest.approx(lengths)
     were = [place + circuit_beliefs.BAR_LENGTH * share.before for place, share in shares]
