@@ -14,7 +14,7 @@ function drawNode() {
   if (node === null || (node === -2 && at.moment === 0) || node >= step.tree.token_ids.length) {
     box.replaceChildren(make("p", { class: "ds-dim" }, TEXTS["player.node.hint"]));
   } else if (node === -1) {
-    box.replaceChildren(head(step.root.text, null), make("p", {}, TEXTS["node.root"]), ...candidates(step, -1));
+    box.replaceChildren(head(step.root.text, null), make("p", {}, TEXTS["node.root"]), ...branches(step), ...candidates(step, -1));
   } else {
     box.replaceChildren(...(node === -2 ? ownDetails(step) : nodeDetails(step, node)));
   }
@@ -72,6 +72,16 @@ function proposed(step, node) {
   }
   if (insight.kind === "ptp" && insight.from !== null) return [[term(TEXTS["node.branch"], TEXTS["node.branch.is"]), fill("node.branch.said", { drafts: insight.from })]];
   return [];
+}
+
+// Where the noise rows of this step's forward lay, which foresee the next step's drafts.
+function branches(step) {
+  const { kind, branches: found = [] } = step.insight ?? {};
+  const shares = kind === "ptp" ? found.filter(([, rows]) => rows > 0) : [];
+  if (!shares.length) return [];
+  const name = term(TEXTS["node.rows"], TEXTS["node.rows.is"]);
+  const words = shares.map(([drafts, rows, chance]) => make("div", {}, fill("node.rows.said", { drafts, rows, chance: short(chance) })));
+  return [list([[name, make("div", {}, ...words)]])];
 }
 
 function whyNode(step, node) {

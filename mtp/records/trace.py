@@ -297,6 +297,19 @@ def _check_insight(insight: dict[str, Any], size: int, where: str) -> None:
             raise TraceError(f"{where}: a circuit's components are not one for each node.")
     if kind == "ptp" and not isinstance(insight.get("from", ""), int | None):
         raise TraceError(f"{where}: it does not say which branch its drafts come from.")
+    if kind == "ptp" and not _triples(insight.get("branches")):
+        raise TraceError(f"{where}: its branches are not drafts, rows and a chance each.")
+
+
+def _triples(found: object) -> bool:
+    if not isinstance(found, list):
+        return False
+    return all(
+        isinstance(one, list)
+        and len(one) == 3
+        and all(isinstance(number, int | float) for number in one)
+        for one in found
+    )
 
 
 def text_of(steps: tuple[Step, ...], hidden_ids: frozenset[int] = frozenset()) -> str:

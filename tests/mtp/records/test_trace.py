@@ -317,6 +317,12 @@ BROKEN: dict[str, tuple[Change, str]] = {
         lambda plain: drafting(plain).update(insight={"kind": "ptp", "branches": []}),
         "does not say which branch",
     ),
+    "branches that are none": (
+        lambda plain: drafting(plain).update(
+            insight={"kind": "ptp", "from": None, "branches": [[1, 2]]}
+        ),
+        "branches are not drafts, rows and a chance each",
+    ),
     "components that are not": (
         lambda plain: drafting(plain).update(insight={"kind": "circuit", "components": [[1]]}),
         "components are not one for each node",
