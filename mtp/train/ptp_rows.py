@@ -81,8 +81,14 @@ class Survey:
     ) -> None:
         self._backbone = backbone
         self._kept: dict[int, Read] = {}
-        self._layers: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._starts: dict[int, int] = {}
+        self._layers: Tensor | None = None
+        """Keys and values (tokens, layers, 2, heads, width) of all texts, one after another: one
+        piece of memory, as many small ones beside a step's would leave gaps many times their size.
+        """
         order = sorted(range(len(texts)), key=lambda index: len(texts[index].ids))
+        total = sum(len(text.ids) for text in texts)
+        done = 0
         for start in range(0, len(order), SURVEYED):
             group = order[start : start + SURVEYED]
             found = read(backbone, [texts[index] for index in group], sampling)
@@ -99,10 +105,28 @@ class Survey:
                     cache=None,
                 )
                 if caches:
-                    self._layers[key] = [
-                        (_by_token(keys[row], size), _by_token(values[row], size))
-                        for keys, values in _layers_of(found.cache)
-                    ]
+                    self._keep(key, _layers_of(found.cache), row, size, done, total)
+                    done += size
+
+    def _keep(
+        self,
+        key: int,
+        layers: list[tuple[Tensor, Tensor]],
+        row: int,
+        size: int,
+        start: int,
+        total: int,
+    ) -> None:
+        """Puts the keys and values of one text of a batch where it has its place."""
+        if self._layers is None:
+            heads, _, width = layers[0][0].shape[1:]
+            self._layers = torch.empty(total, len(layers), 2, heads, width, dtype=torch.bfloat16)
+        self._starts[key] = start
+        for index, pair in enumerate(layers):
+            for part, states in enumerate(pair):
+                self._layers[start : start + size, index, part] = states[row, :, :size].transpose(
+                    0, 1
+                )
 
     @staticmethod
     def size(backbone: Backbone, texts: Sequence[Text]) -> int:
@@ -138,18 +162,20 @@ class Survey:
         )
 
     def _cache_of(self, texts: Sequence[Text]) -> DynamicCache | None:
-        layers = [self._layers[id(text)] for text in texts if id(text) in self._layers]
-        if not layers:
+        if self._layers is None:
             return None
+        places = [(self._starts[id(text)], len(text.ids)) for text in texts]
+        kept = [self._layers[start : start + size] for start, size in places]
+        padded = nn.utils.rnn.pad_sequence(
+            kept, batch_first=True
+        )  # (B, S, layers, 2, heads, width)
         cache = DynamicCache()
-        for index in range(len(layers[0])):
+        for index in range(padded.shape[2]):
             keys, values = (
-                nn.utils.rnn.pad_sequence([one[index][part] for one in layers], batch_first=True)
-                .transpose(1, 2)
-                .to(self._backbone.dtype)
+                padded[:, :, index, part].transpose(1, 2).to(self._backbone.device)
                 for part in (0, 1)
             )
-            cache.update(keys, values, index)
+            cache.update(keys.to(self._backbone.dtype), values.to(self._backbone.dtype), index)
         return cache
 
 
@@ -161,11 +187,6 @@ def _layers_of(cache: DynamicCache | None) -> list[tuple[Tensor, Tensor]]:
         assert layer.keys is not None and layer.values is not None
         found.append((layer.keys, layer.values))
     return found
-
-
-def _by_token(states: Tensor, size: int) -> Tensor:
-    """The first tokens' (S, heads, width) of a text's keys or values (heads, S', width)."""
-    return states[:, :size].transpose(0, 1).to(torch.bfloat16).contiguous()
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import open_settings
+from viz import panel
 
 pytestmark = pytest.mark.browser
 PROMPT = "Say these words again, in order: red fox, blue whale, red fox, blue whale."
@@ -137,6 +138,36 @@ def test_node_details_say_why(visit) -> None:
     u = float(re.search(r"noise u\s+([\d.]+)", words)[1])
     low, high = map(float, re.search(r"([\d.]+) – ([\d.]+)", words).groups())
     assert low <= u < high
+
+
+def click_first(page: Page, name: str) -> None:
+    """Clicks the first node of a kind in the tree."""
+    page.evaluate(
+        """(name) => {
+        const area = document.querySelector('#decode-player [data-part="tree-plot"]');
+        const found = area.data.find((trace) => trace.name === name);
+        area.emit('plotly_click', {points: [{customdata: found.customdata[0]}]}); }""",
+        name,
+    )
+
+
+def test_a_node_tells_which_latent_proposed_it(visit) -> None:
+    page = visit.open()
+    expect(part(page, "title")).to_contain_text("mtpc-btree")
+    click_first(page, "accepted")
+    words = part(page, "node").inner_text()
+    assert re.search(r"component\s+state \d+ of 16 of latent \d+, [\d.]+% of q", words)
+
+
+def test_noise_rows_and_the_branch_of_the_drafts_are_told(visit) -> None:
+    page = visit.open()
+    open_file(page, panel.ASSETS / "traces" / "o-ptp.json")
+    expect(part(page, "title")).to_contain_text("o-ptp")
+    part(page, "scrub").fill("1")
+    click_first(page, "accepted")
+    expect(part(page, "node")).to_contain_text(re.compile(r"behind \d accepted drafts"))
+    click_first(page, "root")
+    expect(part(page, "node")).to_contain_text(re.compile(r"behind \d drafts: \d rows, chance"))
 
 
 def test_clicking_a_node_in_the_picture(visit) -> None:
