@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from mtp.decode import software
 from mtp.models.verifier import Verifier
+from mtp.ptp.explore import IMPOSSIBLE, MOST_PLACES, NOISES, PLAIN, NoiseExplorer
 from mtp.ptp.weights import PtpWeights, save_ptp
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore
@@ -19,6 +21,7 @@ from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
 from mtp.train.texts import Text
 
 CURVE_LINES = 14
+CONTEXTS = 20  # held-out texts behind which whole windows are foreseen
 
 
 def export(
@@ -68,8 +71,38 @@ def export(
         [text.prompt for text in held_out[half : half + prompts]],
         config.sampling,
     )
+    card["pairs"] = pairs_of(verifier, weights, held_out[half : half + CONTEXTS])
     save_ptp(weights, folder, base, card)
     (folder / "card.md").write_text(_markdown(base, weights, quality, card), encoding="utf-8")
+
+
+def pairs_of(verifier: Verifier, weights: PtpWeights, texts: Sequence[Text]) -> dict[str, Any]:
+    """Whole windows foreseen with fresh noise behind a place in each text: the mean number of
+    tokens right in a row, and the share of adjacent pairs whose second token the verifier finds
+    impossible (below `IMPOSSIBLE`) behind the first; for plain sampling as well.
+    """
+    rng = np.random.default_rng(0)
+    config, name = weights.config, weights.config.variant
+    places = min(config.longest, MOST_PLACES)
+    right, impossible, plain = [], [], []
+    for text in texts:
+        ids = text.ids[: rng.integers(text.answer, len(text.ids)) + 1].tolist()
+        explorer = NoiseExplorer(
+            verifier.backbone, verifier.vocabulary, {name: weights}, ids, config.sampling
+        )
+        found = explorer.tallies(places, NOISES)
+        assert found is not None
+        right.append(found[name].right)
+        impossible.append(found[name].impossible)
+        plain.append(found[PLAIN].impossible)
+    return {
+        "contexts": len(texts),
+        "noises": NOISES,
+        "places": places,
+        "right": round(float(np.mean(right)), 3),
+        "impossible": round(float(np.mean(impossible)), 4),
+        "plain_impossible": round(float(np.mean(plain)), 4),
+    }
 
 
 def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, Any]) -> str:
@@ -81,7 +114,7 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
         for line in card["curve"][::-1][::every][::-1]
     )
     by_offset = ", ".join(f"{value:.2f}" for value in quality.accuracy)
-    accepted = card["acceptance"]
+    accepted, pairs = card["acceptance"], card["pairs"]
     rows = "\n".join(
         f"| {kind} | {accepted[kind]['tokens_per_call']:.2f} |" for kind in ("coupled", "rejection")
     )
@@ -130,6 +163,10 @@ with another's noise): {"passed" if card["gate"]["passed"] else "not passed"}.
 | verification | tokens per call |
 |---|---|
 {rows}
+
+Behind a place in each of {pairs["contexts"]} held-out texts, with {pairs["noises"]} draws of noise
+each, {100 * pairs["impossible"]:.1f}% of the adjacent pairs it foresees are impossible for the
+verifier (below {IMPOSSIBLE}); of plain sampling's {100 * pairs["plain_impossible"]:.1f}% are.
 
 ## Training
 

@@ -357,6 +357,7 @@ def test_training_helps_a_run_goes_on_and_ships(
     assert loaded.config.variant == variant and len(loaded.config.gains) == 4
     card = (folder / "card.md").read_text()
     assert "Does it read its noise?" in card and ": not passed." in card
+    assert "of the adjacent pairs it foresees are impossible" in card
     assert recipe_of(tmp_path / "run", Recipe) == recipe
     guess = Guess(1, 0.0, loaded.config.chance(0.5))
     assert 0 <= guess.chance <= 1
