@@ -9,7 +9,7 @@ from typing import Any
 
 from mtp.arguments import add_model, add_sampling, load, pairs_from, settings_from, write
 from mtp.errors import InputError
-from mtp.models.catalog import REPOSITORY
+from mtp.models.catalog import DEFAULT_MODEL, REPOSITORY
 
 
 def add_parsers(commands: Any) -> None:
@@ -43,7 +43,7 @@ def add_parsers(commands: Any) -> None:
         "--circuits",
         default="ff-8,cp-8,hmm-8,btree-8",
         metavar="NAME-WINDOW,…",
-        help="each makes NAME-WINDOW.json",
+        help="each makes NAME-WINDOW.json, MODEL-NAME-WINDOW.json for other models than byte",
     )
     circuits.add_argument("--out", type=Path, metavar="FOLDER", help="assets/circuits if not given")
     circuits.set_defaults(run=_record_circuits, model="byte")
@@ -108,7 +108,9 @@ def _record_circuits(chosen: argparse.Namespace) -> int:
     for question in questions:
         view = explore(verifier, question)
         assert view is not None  # nobody stops it
-        _put(folder, f"{question.circuit}-{question.window}", view.to_json() + "\n")
+        model = Path(verifier.name).name
+        before = "" if model == DEFAULT_MODEL else f"{model}-"
+        _put(folder, f"{before}{question.circuit}-{question.window}", view.to_json() + "\n")
     return 0
 
 
