@@ -77,5 +77,6 @@ def test_the_recorded_views_open() -> None:
     assert paths
     for path in paths:
         view = CircuitView.from_json(path.read_bytes())
-        assert path.stem == f"{view.circuit}-{view.window}"
+        before = "" if view.model == "byte" else f"{view.model}-"
+        assert path.stem == f"{before}{view.circuit}-{view.window}"
         assert len(view.joint) == len(view.independent) == 20
