@@ -7,6 +7,7 @@ takes torch but no model.
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -177,7 +178,10 @@ def view_of(shown: Shown) -> dict[str, Any]:
         "prompt": view.prompt,
         "counts": {
             kind: text(
-                f"circuit.count.{kind}", bad=sum(bool(s.marks) for s in samples), all=len(samples)
+                f"circuit.count.{kind}",
+                bad=sum(bool(s.marks) for s in samples),
+                all=len(samples),
+                median=tables.signed(statistics.median(s.log_p for s in samples)),
             )
             for kind, samples in (("joint", view.joint), ("independent", view.independent))
         },

@@ -50,7 +50,7 @@ def against_latency(rows: Sequence[TableRow], texts: Mapping[str, str]) -> go.Fi
             textposition="top center",
             textfont={"size": theme.SIZES["small"]},
             marker={"color": colour, "symbol": symbols, "size": [_size(row) for row in mine],
-                    "line": {"width": 2}},
+                    "line": {"width": 2, "color": colour}},
             hovertext=[_hover(row, texts) for row in mine],
             hovertemplate="%{hovertext}<extra></extra>",
             cliponaxis=False,

@@ -242,7 +242,10 @@ def _choices(views: Kept[Shown]) -> list[tuple[str, str]]:
     for name in circuit_shown.recorded_names():
         shown = views.get(circuit_shown.keep_recorded(name, views))
         assert shown is not None
-        labels.append((circuit_shown.label_of(shown.view), name))
+        one = shown.view
+        named = text(f"circuit.name.{one.circuit}")
+        label = text("circuit.choice", circuit=named, window=one.window, model=one.model)
+        labels.append((label, name))
     return labels
 
 
