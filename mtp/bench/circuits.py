@@ -7,10 +7,10 @@ from pathlib import Path
 
 from mtp.circuits.shelf import Shelved, heads_for
 from mtp.errors import InputError
+from mtp.verify import VERIFICATIONS
 
 TREE_CIRCUIT = "btree"
 TREE_ROWS = 16
-VERIFICATIONS = ("rejection", "coupled")
 
 
 def circuit_decoders(weights_sha256: str, model: str, shelf: Path | None = None) -> list[str]:

@@ -16,6 +16,7 @@ from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_tokenizer import END_ID, build_tokenizer
 from mtp.train.completions import HELD_OUT, source_of
+from mtp.train.run_folder import thinned
 
 CURVE_LINES = 12  # of the curve in card.md; card.json has all
 
@@ -99,8 +100,7 @@ def _command(data: Sequence[Path], settings: Mapping[str, Any]) -> str:
 
 def _markdown(card: Mapping[str, Any]) -> str:
     held = card["held_out"]
-    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
-    lines = card["curve"][::-1][::every][::-1]
+    lines = thinned(card["curve"], CURVE_LINES)
     sources = "\n".join(f"- `{source['file']}`" for source in card["data"])
     table = "\n".join(
         f"| {line['step']} | {line['bytes_seen'] / 1e6:.2f} | {line['training_bits']:.3f} "

@@ -18,7 +18,8 @@ from mtp.sampling import Sampling
 from mtp.train.circuit_heads import Recipe, Spec, build, drafted_in, evaluate, windows_of
 from mtp.train.completions import source_of
 from mtp.train.held_out import VERIFICATIONS, acceptance
-from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, recipe_of
+from mtp.train.loop import round_as_stored
+from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, recipe_of, thinned
 from mtp.train.texts import Text
 
 ROWS = 8  # held-out texts a forward
@@ -56,7 +57,7 @@ def export(
     for spec in specs:
         trainee = build(spec, recipe, verifier, vocabulary)
         trainee.load(state["trainees"][spec.name])
-        trainee.round(torch.bfloat16)
+        round_as_stored(trainee.parameters(), torch.bfloat16)
         head = trainee.head
         label = label_of(spec.circuit, spec.window, spec.rank, recipe.lora)
         folder = out / f"{Path(verifier.name).name}-{label}"
@@ -119,11 +120,10 @@ def _line(line: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _markdown(spec: Spec, head: CircuitHead, card: dict[str, Any]) -> str:
-    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
     curve = "\n".join(
         f"| {line['step']} | {line['windows']:,} | {line['loss']:.3f} "
         f"| {line['held_out_joint']:.2f} |"
-        for line in card["curve"][::-1][::every][::-1]
+        for line in thinned(card["curve"], CURVE_LINES)
     )
     held, accepted = card["held_out"], card["acceptance"]
     files = ", ".join(f"`{one['file']}`" for one in card["data"])

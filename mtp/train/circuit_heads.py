@@ -97,12 +97,6 @@ class Trainee:
         adapted = list(self.adapter.parameters()) if self.adapter is not None else []
         return [*self.head.parameters(), *adapted]
 
-    @torch.no_grad()
-    def round(self, dtype: torch.dtype) -> None:
-        """Rounds everything as a file in this precision would."""
-        for parameter in self.parameters():
-            parameter.copy_(parameter.to(dtype))
-
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         adapted = self.adapter.state_dict() if self.adapter is not None else None

@@ -29,9 +29,16 @@ from mtp.train.byte_data import Documents, read_documents, windows
 from mtp.train.byte_lm import loss_bits
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.inverse_rows import losses, own_noise, split
-from mtp.train.loop import Loop, restore
+from mtp.train.loop import Loop, restore, round_as_stored
 from mtp.train.muon import optimizers_for
-from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings, recipe_of
+from mtp.train.run_folder import (
+    RunFolder,
+    load_checkpoint,
+    read_curve,
+    read_settings,
+    recipe_of,
+    thinned,
+)
 from mtp.train.schedule import Schedule
 
 HELD_OUT_SEED = 2**31
@@ -228,10 +235,8 @@ def export(run_folder: Path, out: Path, held_out: Documents) -> None:
     state = load_checkpoint(run_folder)
     pair = build(recipe)
     restore(pair.modules, state)
-    with torch.no_grad():
-        for module in pair.modules.values():
-            for parameter in module.parameters():
-                parameter.copy_(parameter.to(torch.bfloat16))  # as it will be read back
+    for module in pair.modules.values():
+        round_as_stored(module.parameters(), torch.bfloat16)
     card = {
         "settings": read_settings(run_folder),
         "steps": state["progress"]["step"],
@@ -250,12 +255,11 @@ def export(run_folder: Path, out: Path, held_out: Documents) -> None:
 
 
 def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
-    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
     curve = "\n".join(
         f"| {line['step']} | {line['training_bits']['text']:.3f} "
         f"| {line['training_bits']['windows']:.3f} | {line['training_bits']['twin']:.3f} "
         f"| {100 * line['gap']:+.1f}% |"
-        for line in card["curve"][::-1][::every][::-1]
+        for line in thinned(card["curve"], CURVE_LINES)
     )
     held = card["held_out"]
     offsets = "\n".join(

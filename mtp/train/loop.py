@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -120,3 +121,12 @@ def restore(modules: Mapping[str, nn.Module], state: Mapping[str, Any]) -> None:
     """Puts a checkpoint's weights into modules of the same names."""
     for name, module in modules.items():
         module.load_state_dict(state[name])
+
+
+@torch.no_grad()
+def round_as_stored(parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
+    """Rounds parameters in place as a file in this precision does, so that what is measured is what
+    will be read back.
+    """
+    for parameter in parameters:
+        parameter.copy_(parameter.to(dtype))

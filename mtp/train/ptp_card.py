@@ -15,9 +15,9 @@ from mtp.models.verifier import Verifier
 from mtp.ptp.explore import IMPOSSIBLE, MOST_PLACES, NOISES, PLAIN, NoiseExplorer
 from mtp.ptp.weights import PtpWeights, save_ptp
 from mtp.train.held_out import NEW_TOKENS, acceptance
-from mtp.train.loop import restore
+from mtp.train.loop import restore, round_as_stored
 from mtp.train.ptp_quality import Quality, measure
-from mtp.train.run_folder import load_checkpoint, read_curve, read_settings
+from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, thinned
 from mtp.train.texts import Text
 
 CURVE_LINES = 14
@@ -40,9 +40,7 @@ def export(
     state = load_checkpoint(run_folder)
     restore(weights.modules, state)
     parameters = [p for module in weights.modules.values() for p in module.parameters()]
-    with torch.no_grad():
-        for parameter in parameters:
-            parameter.copy_(parameter.to(torch.bfloat16))  # as it will be read back
+    round_as_stored(parameters, torch.bfloat16)
     config = weights.config
     half = max(1, len(held_out) // 2)
     backbone = verifier.backbone
@@ -106,12 +104,11 @@ def pairs_of(verifier: Verifier, weights: PtpWeights, texts: Sequence[Text]) -> 
 
 
 def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, Any]) -> str:
-    every = max(1, -(-len(card["curve"]) // CURVE_LINES))
     curve = "\n".join(
         f"| {line['step']} | {line['rows'] / 1e6:.2f} | {line['length']} | {line['loss']:.3f} "
         f"| {line['accuracy'][quality.gated]:.3f} | {line['shuffled']:.3f} "
         f"| {line['leading']:.2f} |"
-        for line in card["curve"][::-1][::every][::-1]
+        for line in thinned(card["curve"], CURVE_LINES)
     )
     by_offset = ", ".join(f"{value:.2f}" for value in quality.accuracy)
     accepted, pairs = card["acceptance"], card["pairs"]

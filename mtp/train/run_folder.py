@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,3 +81,9 @@ def recipe_of(path: Path, kind: type[T]) -> T:
 def read_curve(path: Path) -> list[dict[str, Any]]:
     """The lines of its curve, in order."""
     return [json.loads(line) for line in (path / CURVE).read_text(encoding="utf-8").splitlines()]
+
+
+def thinned(curve: Sequence[dict[str, Any]], most: int) -> Sequence[dict[str, Any]]:
+    """Every so many-th line of a curve, counted from its last, for a card: `most` at most."""
+    every = max(1, -(-len(curve) // most))
+    return curve[::-1][::every][::-1]
