@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class LowRankAdapter(nn.Module):
             for linear in maps
         )
         self._groups = _groups(self.names)
+        self._ready: dict[torch.dtype, list[_Maps]] = {}
 
     @contextmanager
     def gate(self, model: nn.Module, first_row: int) -> Iterator[None]:
@@ -72,8 +74,11 @@ class LowRankAdapter(nn.Module):
         rows before it are computed as without.
         """
         hooks = []
-        for group in self._groups:
-            reader = _Reader([self.down[index] for index in group], first_row)
+        scale = self.alpha / self.rank
+        for group, maps in zip(
+            self._groups, self._maps(next(model.parameters()).dtype), strict=True
+        ):
+            reader = _Reader(maps.down, self.rank, first_row)
             for place, index in enumerate(group):
 
                 def add(
@@ -82,12 +87,12 @@ class LowRankAdapter(nn.Module):
                     output: Tensor,
                     reader: _Reader = reader,
                     place: int = place,
-                    up: Tensor = self.up[index],
+                    up: Tensor = maps.up[place],
                 ) -> None:
                     # In place: rows before the gate stay as they are, and nothing is copied.
                     rows = output if first_row == 0 else output[..., first_row:, :]
-                    added = reader.low(inputs[0], place).to(rows) @ up.T.to(rows)
-                    rows.add_(added.view_as(rows), alpha=self.alpha / self.rank)
+                    added = reader.low(inputs[0], place).to(rows.dtype) @ up.to(rows.dtype)
+                    rows.add_(added.view_as(rows), alpha=scale)
 
                 hooks.append(model.get_submodule(self.names[index]).register_forward_hook(add))
         try:
@@ -96,13 +101,50 @@ class LowRankAdapter(nn.Module):
             for hook in hooks:
                 hook.remove()
 
+    def _maps(self, dtype: torch.dtype) -> list[_Maps]:
+        """The maps of each group in the model's precision; kept where nothing is trained."""
+        if self.training:
+            return self._cast(dtype)
+        if dtype not in self._ready:
+            with torch.inference_mode(False), torch.no_grad():
+                self._ready[dtype] = self._cast(dtype)
+        return self._ready[dtype]
+
+    def _cast(self, dtype: torch.dtype) -> list[_Maps]:
+        return [
+            _Maps(
+                torch.cat([self.down[index] for index in group]).to(dtype).T,
+                [self.up[index].to(dtype).T for index in group],
+            )
+            for group in self._groups
+        ]
+
+    def _apply(self, *args: Any, **kwargs: Any) -> LowRankAdapter:
+        self._ready.clear()  # what was moved or cast
+        super()._apply(*args, **kwargs)
+        return self
+
+    def train(self, mode: bool = True) -> LowRankAdapter:
+        """As `nn.Module.train`; in evaluation the weights are taken not to change."""
+        self._ready.clear()
+        super().train(mode)
+        return self
+
+
+@dataclass(frozen=True)
+class _Maps:
+    """Of maps that read the same rows: all A, (in, n · rank), and each B, (rank, out)."""
+
+    down: Tensor
+    up: list[Tensor]
+
 
 class _Reader:
     """A x of maps that read the same rows, in one product when the first of them runs."""
 
-    def __init__(self, down: Sequence[Tensor], first_row: int) -> None:
-        self._down = torch.cat(list(down)) if len(down) > 1 else down[0]
-        self._rank = len(down[0])
+    def __init__(self, down: Tensor, rank: int, first_row: int) -> None:
+        self._down = down
+        self._rank = rank
         self._first = first_row
         self._of: Tensor | None = None
         self._low: tuple[Tensor, ...] = ()
@@ -111,7 +153,7 @@ class _Reader:
         """A x (rows, rank) of the map at this place, for the gated rows of its inputs."""
         if self._of is not inputs:
             rows = inputs if self._first == 0 else inputs[..., self._first :, :]
-            low = rows.flatten(0, -2) @ self._down.T.to(rows)
+            low = rows.flatten(0, -2) @ self._down
             self._of, self._low = inputs, low.split(self._rank, dim=1)
         return self._low[place]
 

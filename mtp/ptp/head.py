@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from mtp.sampling import Sampling, cumulative, final_probabilities, picks_from
 
 HEAD_WIDTH = 64  # of one attention head
-MLP = 3  # times the hidden size
+MLP = 3  # times the layers' width
 FIRST_WIDTH = 0.1  # of a soft edge, before training
 Keys = tuple[Tensor, Tensor]
 """Keys and values (B, heads, T, width) of a layer."""
@@ -71,15 +71,19 @@ class PickHead(nn.Module):
     tokens, the rows' final states, and in each row the token before the one it foresees: the
     verifier's for the first, Pick(u, P̂) of the row before for the others. So the noise decides what
     later rows are given, as it does in plain sampling. At first the head changes no distribution.
+
+    hidden: of the base. width: of the head's layers, a multiple of the attention heads' 64 or
+    less than that; 0 for the base's.
     """
 
-    def __init__(self, hidden: int, layers: int) -> None:
+    def __init__(self, hidden: int, layers: int, width: int = 0) -> None:
         super().__init__()
-        heads = max(1, hidden // HEAD_WIDTH)
+        width = width or hidden
+        heads = max(1, width // HEAD_WIDTH)
         config = LlamaConfig(
             vocab_size=1,
-            hidden_size=hidden,
-            intermediate_size=MLP * hidden,
+            hidden_size=width,
+            intermediate_size=MLP * width,
             num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=heads,
@@ -89,10 +93,10 @@ class PickHead(nn.Module):
         )
         self.body = LlamaModel(config)
         del self.body.embed_tokens  # it is given states, never tokens
-        self.root = nn.Linear(hidden, hidden, bias=False)
-        self.given = nn.Linear(hidden, hidden, bias=False)
-        self.row = nn.Linear(hidden, hidden, bias=False)
-        self.out = nn.Linear(hidden, hidden, bias=False)
+        self.root = nn.Linear(hidden, width, bias=False)
+        self.given = nn.Linear(hidden, width, bias=False)
+        self.row = nn.Linear(hidden, width, bias=False)
+        self.out = nn.Linear(width, hidden, bias=False)
         nn.init.zeros_(self.out.weight)
         self.log_width = nn.Parameter(torch.tensor(FIRST_WIDTH).log())
 

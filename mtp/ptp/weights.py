@@ -36,10 +36,11 @@ class PtpConfig:
 
     temperature, top_k and top_p give its noise its meaning. `longest` is the longest window it was
     trained on. `rank` is the adapter's, 0 for a drafter without noise rows in the base, which
-    drafts by its head alone; `head_layers` counts the layers of its pick head, 0 for none, and
-    `head_context` the rows of the text before the root that the head reads. `gains`
-    is H(b), b = 1, 2, …: how many drafts of a branch of b rows stood on held-out text. `stands`
-    pairs a confidence with the share of drafts that stood, rising.
+    drafts by its head alone; `head_layers` counts the layers of its pick head, 0 for none,
+    `head_width` is their width, 0 for the base's, and `head_context` counts the rows of the text
+    before the root that the head reads. `gains` is H(b), b = 1, 2, …: how many drafts of a branch
+    of b rows stood on held-out text. `stands` pairs a confidence with the share of drafts that
+    stood, rising.
     """
 
     variant: Variant
@@ -53,6 +54,7 @@ class PtpConfig:
     longest: int = 16
     rank: int = 32
     head_layers: int = 0
+    head_width: int = 0
     head_context: int = 0
     gains: tuple[float, ...] = ()
     stands: tuple[tuple[float, float], ...] = ()
@@ -202,7 +204,9 @@ def _embedded(backbone: Backbone, token_ids: Tensor) -> Tensor:
 
 def build_head(config: PtpConfig) -> PickHead | None:
     """An untrained head, where the drafter has one."""
-    return PickHead(config.hidden, config.head_layers) if config.head_layers else None
+    if not config.head_layers:
+        return None
+    return PickHead(config.hidden, config.head_layers, config.head_width)
 
 
 def build_noise(

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from transformers import LlamaForCausalLM
 
 from mtp.decode import software
+from mtp.errors import InputError
 from mtp.ptp.embedding import EMBEDDINGS, NoiseEmbedding
 from mtp.ptp.intervals import training_shares
 from mtp.sampling import Sampling
@@ -29,7 +30,7 @@ from mtp.train.byte_data import Documents, read_documents, windows
 from mtp.train.byte_lm import loss_bits
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.inverse_rows import losses, own_noise, split
-from mtp.train.loop import Loop, restore, round_as_stored
+from mtp.train.loop import PRODUCTS, Loop, in_products, restore, round_as_stored
 from mtp.train.muon import optimizers_for
 from mtp.train.run_folder import (
     RunFolder,
@@ -39,10 +40,11 @@ from mtp.train.run_folder import (
     recipe_of,
     thinned,
 )
-from mtp.train.schedule import Schedule
+from mtp.train.schedule import Schedule, parse_lengths, share_of_stage
 
 HELD_OUT_SEED = 2**31
 HELD_OUT_BATCHES = 6
+HELD_OUT_WINDOWS = 8  # a text
 CURVE_LINES = 12
 
 
@@ -50,13 +52,16 @@ CURVE_LINES = 12
 class Recipe(Schedule):
     """How both models are trained: the same text in the same order, the same number of steps.
 
-    In each of `batch` texts of `context` bytes, `windows` windows of `length` tokens are split off.
+    In each of `batch` texts of `context` bytes, windows are split off, with about `rows` noise rows
+    between them. Windows grow through `lengths`, tokens each: the i-th length's share of the budget
+    is proportional to i, as short windows teach to read the noise. Matrix products of what is
+    learnt are taken in float32 or bfloat16; the noise is always found in float32.
     """
 
     batch: int = 16
     context: int = 256
-    windows: int = 8
-    length: int = 8
+    rows: int = 96
+    lengths: tuple[int, ...] = (2, 4, 8)
     learning_rate: float = 5e-3
     temperature: float = 0.7
     embedding: str = "binary"
@@ -64,6 +69,35 @@ class Recipe(Schedule):
     layers: int = 4
     heads: int = 4
     mlp: int = 384
+    products: str = "float32"
+
+    def __post_init__(self) -> None:
+        """Raises InputError as `Schedule` does, and for lengths that make no windows."""
+        super().__post_init__()
+        if self.products not in PRODUCTS:
+            raise InputError(f"Products are taken in {' or '.join(PRODUCTS)}.")
+        rising = list(self.lengths) == sorted(set(self.lengths))
+        if not rising or not 2 <= min(self.lengths, default=0) <= max(self.lengths) < self.context:
+            raise InputError(
+                "The window lengths rise from 2 or more and are below the context, such as 2,4,8."
+            )
+
+    @property
+    def longest(self) -> int:
+        """The length of the last windows, at which the pair is measured."""
+        return self.lengths[-1]
+
+    def length(self, used: float) -> int:
+        """The windows' length when this share of the budget is used."""
+        for stage, length in enumerate(self.lengths):
+            used -= share_of_stage(stage, len(self.lengths))
+            if used < 0:
+                return length
+        return self.longest
+
+    def windows(self, length: int) -> int:
+        """Windows of this length in a text."""
+        return max(1, self.rows // (length - 1))
 
     @property
     def shape(self) -> Shape:
@@ -128,17 +162,19 @@ def train(
         rng = np.random.default_rng([recipe.seed, step])
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
-        found = split(inputs, labels, recipe.windows, recipe.length, generator)
+        length = recipe.length(loop.used)
+        found = split(inputs, labels, recipe.windows(length), length, generator)
         shares = partial(training_shares, generator=generator)
         own = own_noise(pair.model, pair.noise, found, sampling, shares)
-        text, later = losses(pair.model, pair.noise, found, labels, own)
-        twin = loss_bits(pair.twin, inputs, labels) * math.log(2)  # in nats, as the others are
+        with in_products(recipe.products, inputs.device):
+            text, later = losses(pair.model, pair.noise, found, labels, own)
+            twin = loss_bits(pair.twin, inputs, labels) * math.log(2)  # in nats, as the others are
         loop.update(text + later + twin, mine, theirs)
         seen.append([loss.item() / math.log(2) for loss in (text, later, twin)])
         if loop.due:
             mean = np.mean(seen, axis=0).round(4).tolist()
             bits = dict(zip(("text", "windows", "twin"), mean, strict=True))
-            line = {"training_bits": bits, **perplexities(pair, held_out, recipe)}
+            line = {"length": length, "training_bits": bits, **perplexities(pair, held_out, recipe)}
             report(_sentence(loop.save(line)))
             seen = []
     return pair
@@ -157,11 +193,11 @@ def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, A
         generator = torch.Generator().manual_seed(number)
         given = windows(held_out, rng, recipe.batch, recipe.context)
         inputs, labels = map(torch.from_numpy, given)
-        found = split(inputs, labels, recipe.windows, recipe.length, generator)
+        found = split(inputs, labels, HELD_OUT_WINDOWS, recipe.longest, generator)
         uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
         noise = own_noise(pair.model, pair.noise, found, sampling, uniform)
         log_p = pair.twin(input_ids=found.ids, use_cache=False).logits.log_softmax(-1)
-        place = found.roots[:, :, None] + torch.arange(recipe.length)
+        place = found.roots[:, :, None] + torch.arange(recipe.longest)
         rows = log_p.gather(1, place.flatten(1)[:, :, None].expand(-1, -1, log_p.shape[2]))
         tokens = found.tokens.flatten(1)[:, :, None]
         own.append(noise.log_p.flatten(0, 1))
@@ -185,7 +221,8 @@ def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, A
 
 def _sentence(line: dict[str, Any]) -> str:
     return (
-        f"step {line['step']}, {line['seconds'] / 60:.1f} min: perplexity by offset "
+        f"step {line['step']}, {line['seconds'] / 60:.1f} min, windows of {line['length']}: "
+        "perplexity by offset "
         + " ".join(f"{value:.2f}" for value in line["perplexity"])
         + "; twin "
         + " ".join(f"{value:.2f}" for value in line["twin_perplexity"])
@@ -199,6 +236,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="of the run; goes on if there")
     parser.add_argument("--minutes", type=float, help="training time in all, breaks not counted")
     parser.add_argument("--steps", type=int, help="steps in all")
+    parser.add_argument("--lengths", default="2,4,8", help="of windows, one after another")
+    parser.add_argument("--products", choices=tuple(PRODUCTS), default=Recipe.products)
     parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
     for field in dataclasses.fields(Recipe):
         if isinstance(field.default, (int, float)):
@@ -214,12 +253,13 @@ def run(args: argparse.Namespace) -> int:
     if args.export is not None:
         export(args.folder, args.export, held_out)
         return 0
-    names = {field.name for field in dataclasses.fields(Recipe)}
+    names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
+    given = {name: getattr(args, name) for name in names}
     train(
         args.folder,
         training,
         held_out,
-        Recipe(**{name: getattr(args, name) for name in names}),
+        Recipe(**given, lengths=parse_lengths(args.lengths)),
         save_every=args.save_every,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -269,7 +309,8 @@ def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
         )
     )
     options = " ".join(
-        f"--{name.replace('_', '-')} {value}"
+        f"--{name.replace('_', '-')} "
+        + (",".join(map(str, value)) if isinstance(value, list) else str(value))
         for name, value in card["settings"].items()
         if value is not None
     )
@@ -290,7 +331,7 @@ tokens themselves.
 |---|---|---|---|
 {offsets}
 
-Mean over offsets 2 to {recipe.length}: {100 * held["gap"]:+.1f}%.
+Mean over offsets 2 to {recipe.longest}: {100 * held["gap"]:+.1f}%.
 
 ## Training
 

@@ -2,6 +2,8 @@
 
 Without a teacher: P_θ(t_k | t_<i, u_i … u_{k−1}) is computed one offset after another, u_k is drawn
 inside t_k's interval under it, and one cross-entropy step follows with all of the noise known.
+A noise row stands at the position of the token that its noise picks: the model is one for tokens
+and noise, and what it has learnt to do with the one at that place serves the other.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ def own_noise(
         if offset + 1 < length:
             logits = model(
                 inputs_embeds=noise(u),
-                position_ids=found.roots + offset,
+                position_ids=found.roots + 1 + offset,
                 attention_mask=_step_mask(found, width, offset),
                 cache=cache,
                 use_cache=True,
@@ -132,7 +134,7 @@ def losses(
     batch, _, length = found.tokens.shape
     width = found.ids.shape[1]
     read = own.u[:, :, : length - 1].detach().flatten(1)  # (B, rows)
-    place = found.roots[:, :, None] + torch.arange(length - 1)
+    place = found.roots[:, :, None] + 1 + torch.arange(length - 1)
     embeds = torch.cat([model.get_input_embeddings()(found.ids), noise(read)], 1)
     positions = torch.cat([torch.arange(width).expand(batch, -1), place.flatten(1)], 1)
     out = model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,13 @@ from mtp.train.run_folder import RunFolder
 from mtp.train.schedule import Schedule
 
 CLIP = 1.0
+PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def in_products(products: str, device: torch.device) -> AbstractContextManager[None]:
+    """While entered, matrix products are taken in this precision, forward and backward."""
+    dtype = PRODUCTS[products]
+    return torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
 
 
 @dataclass

@@ -23,17 +23,16 @@ from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_head, build_n
 from mtp.sampling import Sampling
 from mtp.train import ptp_card
 from mtp.train.completions import read_header
-from mtp.train.loop import Loop
+from mtp.train.loop import PRODUCTS, Loop
 from mtp.train.muon import Muon
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_rows import Survey, draw_windows, loss_of, predict_forced, read
 from mtp.train.run_folder import RunFolder, recipe_of
-from mtp.train.schedule import Schedule
+from mtp.train.schedule import Schedule, parse_lengths, share_of_stage
 from mtp.train.texts import Text, batches, read_texts
 
 QUICK_TEXTS = 24
 MEMORY = 6.0  # GiB
-PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +53,7 @@ class Recipe(Schedule):
     anchors: int = 3
     rank: int = 32
     head_layers: int = 0
+    head_width: int = 0
     head_context: int = 0
     below: float = 0.3
     texts: int = 8
@@ -69,7 +69,7 @@ class Recipe(Schedule):
     top_p: float = 1.0
     products: str = "float32"
 
-    MAY_BE_ZERO = ("seed", "top_k", "rank", "head_layers", "head_context", "below")
+    MAY_BE_ZERO = ("seed", "top_k", "rank", "head_layers", "head_width", "head_context", "below")
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for unknown variants, embeddings, lengths."""
@@ -87,11 +87,6 @@ class Recipe(Schedule):
         if self.products not in PRODUCTS:
             raise InputError(f"Products are taken in {' or '.join(PRODUCTS)}.")
         Sampling(self.temperature, self.top_k, self.top_p)
-
-    @property
-    def product_type(self) -> torch.dtype:
-        """Of the matrix products of a step."""
-        return PRODUCTS[self.products]
 
     @property
     def sampling(self) -> Sampling:
@@ -136,6 +131,7 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
         longest=recipe.lengths[-1],
         rank=recipe.rank,
         head_layers=recipe.head_layers,
+        head_width=recipe.head_width,
         head_context=recipe.head_context,
     )
     generator = torch.Generator().manual_seed(recipe.seed)
@@ -216,7 +212,7 @@ def train(
         chosen = next(source)
         found = survey.read(chosen) if survey else read(backbone, chosen, recipe.sampling)
         windows, noise = draw_windows(found, recipe.rows, length, generator, recipe.easy)
-        foreseen = predict_forced(backbone, weights, found, windows, noise, recipe.product_type)
+        foreseen = predict_forced(backbone, weights, found, windows, noise, recipe.products)
         loss = loss_of(weights, found, windows, foreseen, recipe.discount, recipe.below)
         loop.update(loss, rows=int(windows.counted.sum()))
         if loop.due:
@@ -229,7 +225,7 @@ def train(
 def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: float) -> None:
     """Goes on to the next length of windows where it is time."""
     stage = int(counts["stage"])
-    share = (stage + 1) / sum(range(1, len(recipe.lengths) + 1))
+    share = share_of_stage(stage, len(recipe.lengths))
     passed = quality.passes(recipe.gate)
     if stage + 1 < len(recipe.lengths) and (passed or used - counts["stage_began"] >= share):
         counts.update(stage=stage + 1, stage_began=used)
@@ -269,6 +265,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "anchors",
         "rank",
         "head_layers",
+        "head_width",
         "head_context",
         "texts",
         "context",
@@ -325,10 +322,5 @@ def run(args: argparse.Namespace) -> int:
 def _asked(args: argparse.Namespace) -> Recipe:
     """The recipe that the command line says. Raises InputError where it makes no sense."""
     names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
-    parts = [part.strip() for part in args.lengths.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise InputError(
-            f"The window lengths are whole numbers, such as 1,2,4; not {args.lengths[:40]}."
-        )
-    lengths = tuple(map(int, parts))
+    lengths = parse_lengths(args.lengths)
     return Recipe(**{name: getattr(args, name) for name in names}, lengths=lengths)

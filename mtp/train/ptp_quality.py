@@ -92,7 +92,7 @@ def measure(
         shuffled += float((missed[:, min(gated, length - 1)] & there).sum())
         roots = windows.place.view(-1, windows.length)[:, 0].view(len(found.ids), -1)
         at = (roots + gated).clamp(max=found.ids.shape[1] - 1)
-        best = final_probabilities(found.logits, sampling).amax(-1).gather(1, at)
+        best = 1 - found.doubt.gather(1, at)
         ceiling += float((best.flatten() * there).sum())
         asked_there += int(there.sum())
     hits, confidences, known = torch.cat(right), torch.cat(sure), torch.cat(counts)

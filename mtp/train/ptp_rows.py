@@ -16,6 +16,7 @@ from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import drawable, intervals, noise_inside, training_shares
 from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.sampling import Sampling, final_probabilities
+from mtp.train.loop import in_products
 from mtp.train.texts import Text, in_answers, padded
 
 SURVEYED = 16  # texts a forward
@@ -26,18 +27,24 @@ class Read:
     """Texts as the frozen base reads them.
 
     ids (B, S), −1 behind a text's end. places (B, S): True where an answer's token comes next and
-    a run's noise can pick it. low, high (B, S): that noise's interval, float64. logits (B, S, V);
-    states (B, S, D): the final ones. doubt (B, S): 1 less the base's largest probability there.
+    a run's noise can pick it. low, high (B, S): that noise's interval, float64. states (B, S, D):
+    the final ones. doubt (B, S): 1 less the base's largest probability there. unembedding (V, D).
+    Intervals and doubts are 0 outside answers.
     """
 
     ids: Tensor
     places: Tensor
     low: Tensor
     high: Tensor
-    logits: Tensor
     states: Tensor
     doubt: Tensor
     cache: DynamicCache | None
+    unembedding: Tensor
+
+    def logits_at(self, place: Tensor) -> Tensor:
+        """The base's logits (B, N, V) of the rows at places (B, N)."""
+        index = place[:, :, None].expand(-1, -1, self.states.shape[2])
+        return self.states.gather(1, index) @ self.unembedding.T
 
 
 @torch.no_grad()
@@ -45,23 +52,19 @@ def read(backbone: Backbone, texts: Sequence[Text], sampling: Sampling) -> Read:
     """One forward of the base over a batch of texts."""
     ids = padded(texts).to(backbone.device)
     cache = DynamicCache()
-    out = backbone.model(
-        input_ids=ids.clamp(min=0),
-        use_cache=True,
-        output_hidden_states=True,
-        **{backbone.cache_name: cache},
+    states = backbone.model.base_model(
+        input_ids=ids.clamp(min=0), use_cache=True, **{backbone.cache_name: cache}
+    ).last_hidden_state
+    places = in_answers(texts, ids.shape[1]).to(ids.device)
+    low, high, doubt = torch.zeros(3, *ids.shape, dtype=torch.float64, device=ids.device)
+    for row, asked in enumerate(places):  # one text at a time, as V may be large
+        at = asked.nonzero()[:, 0]
+        p = final_probabilities(states[row, at] @ backbone.unembedding.T, sampling)
+        low[row, at], high[row, at] = intervals(p, ids[row, at + 1])
+        doubt[row, at] = 1 - p.amax(-1)
+    return Read(
+        ids, places & drawable(low, high), low, high, states, doubt, cache, backbone.unembedding
     )
-    logits = out.logits
-    following = ids[:, 1:].clamp(min=0)
-    ends, doubt = [], []
-    for row, tokens in zip(logits, following, strict=True):
-        p = final_probabilities(row[:-1], sampling)
-        ends.append(intervals(p, tokens))
-        doubt.append(1 - p.amax(-1))
-    low, high = (fn.pad(torch.stack(parts), (0, 1)) for parts in zip(*ends, strict=True))
-    places = in_answers(texts, ids.shape[1]).to(ids.device) & drawable(low, high)
-    unsure = fn.pad(torch.stack(doubt), (0, 1))
-    return Read(ids, places, low, high, logits, out.hidden_states[-1], unsure, cache)
 
 
 class Survey:
@@ -99,10 +102,10 @@ class Survey:
                     places=found.places[row, :size].clone(),
                     low=found.low[row, :size].clone(),
                     high=found.high[row, :size].clone(),
-                    logits=torch.empty(0),
                     states=found.states[row, :size].to(torch.bfloat16),
                     doubt=found.doubt[row, :size].clone(),
                     cache=None,
+                    unembedding=found.unembedding,
                 )
                 if caches:
                     self._keep(key, _layers_of(found.cache), row, size, done, total)
@@ -147,18 +150,15 @@ class Survey:
             parts = [getattr(one, name) for one in kept]
             return nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=value)
 
-        states = padded_with("states", 0.0).to(self._backbone.dtype)
-        with torch.no_grad():
-            logits = states @ self._backbone.unembedding.T
         return Read(
             padded_with("ids", -1),
             padded_with("places", False),
             padded_with("low", 0.0),
             padded_with("high", 0.0),
-            logits,
-            states,
+            padded_with("states", 0.0).to(self._backbone.dtype),
             padded_with("doubt", 0.0),
             self._cache_of(texts),
+            self._backbone.unembedding,
         )
 
     def _cache_of(self, texts: Sequence[Text]) -> DynamicCache | None:
@@ -295,7 +295,7 @@ def predict_forced(
     found: Read,
     windows: Windows,
     noise: Tensor,
-    products: torch.dtype = torch.float32,
+    products: str = "float32",
 ) -> Predicted:
     """What the noise rows foresee where the head's rows are given the text's own tokens before
     their places, as the noise of a drafter that is right so far picks them. Gradients reach all
@@ -304,8 +304,7 @@ def predict_forced(
     products: precision of the matrix products, forward and backward. The cache of `found` is left
     as it was.
     """
-    device = backbone.device.type
-    with torch.autocast(device, products, enabled=products != torch.float32):
+    with in_products(products, backbone.device):
         states = _states(backbone, weights, found, windows, noise)
         below = None if states is None else _unembedded(backbone, states).float()
         if weights.head is None:
@@ -434,7 +433,7 @@ def _divergence(found: Read, windows: Windows, logits: Tensor, config: PtpConfig
     to that of logits (B, N · L, V), both at the training temperature; in nats.
     """
     place = windows.place + (1 - config.replaced)
-    index = place.clamp(max=found.ids.shape[1] - 1)[:, :, None].expand(-1, -1, logits.shape[2])
-    p = final_probabilities(found.logits.gather(1, index), config.sampling).float()
+    logits_there = found.logits_at(place.clamp(max=found.ids.shape[1] - 1))
+    p = final_probabilities(logits_there, config.sampling).float()
     log_q = (logits.float() / (config.temperature or 1.0)).log_softmax(-1)
     return (torch.xlogy(p, p) - p * log_q).sum(-1)

@@ -47,3 +47,18 @@ class Schedule:
         """The learning rate."""
         fall = (1 - self.used(step, seconds)) / (1 - self.CONSTANT_SHARE)
         return self.learning_rate * min(1.0, fall, (step + 1) / self.WARM_UP_STEPS)
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Window lengths of a command line, such as 1,2,4. Raises InputError for anything else."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"The window lengths are whole numbers, such as 1,2,4; not {text[:40]}.")
+    return tuple(map(int, parts))
+
+
+def share_of_stage(stage: int, stages: int) -> float:
+    """The share of the budget that stage 0, 1, … of a curriculum may take: longer windows need more
+    of it, the i-th in proportion to i.
+    """
+    return (stage + 1) / sum(range(1, stages + 1))

@@ -68,6 +68,33 @@ def test_rows_before_the_gate_are_bit_equal(dtype: torch.dtype, tiny: Tiny) -> N
     assert torch.equal(logits(model), plain)  # and nothing stays behind
 
 
+def test_in_evaluation_weights_are_cast_once_and_anew_when_they_may_have_changed(
+    tiny: Tiny,
+) -> None:
+    model = tiny("llama")
+    adapter = adapter_for(model).float()  # cast to the model's float64 at every gate, or once
+
+    def adapted() -> torch.Tensor:
+        with torch.inference_mode(), adapter.gate(model, 0):
+            return logits(model)
+
+    training = adapted()
+    adapter.eval()
+    assert torch.equal(adapted(), training) and torch.equal(adapted(), training)
+    with torch.no_grad():
+        adapter.up[0] += 1
+    assert torch.equal(adapted(), training)  # in evaluation the weights stay as they were
+    adapter.train()
+    changed = adapted()
+    assert not torch.equal(changed, training)
+    adapter.eval()
+    assert torch.equal(adapted(), changed)
+    adapter.double()
+    with torch.no_grad():
+        adapter.up[0] -= 1
+    assert not torch.equal(adapted(), changed)
+
+
 def test_a_new_adapter_changes_nothing_and_learns(tiny: Tiny) -> None:
     model = tiny("llama")
     adapter = LowRankAdapter(model, [1], 2, 2.0, ATTENTION).double()

@@ -16,7 +16,7 @@ from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
 
 RECIPE = Recipe(
-    batch=4, context=48, windows=3, length=4, hidden=16, layers=1, heads=2, mlp=24,
+    batch=4, context=48, rows=9, lengths=(2, 4), hidden=16, layers=1, heads=2, mlp=24,
     learning_rate=0.02, steps=12,
 )  # fmt: skip
 SAMPLING = Sampling(0.7)
@@ -54,7 +54,7 @@ def test_the_noise_picks_the_tokens_under_the_model_itself():
         for offset in range(4):
             with torch.no_grad():
                 rows = torch.cat([given, pair.noise(u[text, window, :offset])])[None]
-                positions = torch.tensor([place + [root + j for j in range(offset)]])
+                positions = torch.tensor([place + [root + 1 + j for j in range(offset)]])
                 logits = pair.model(inputs_embeds=rows, position_ids=positions).logits[0, -1]
             token = int(found.tokens[text, window, offset])
             drawn = float(u[text, window, offset])

@@ -190,7 +190,12 @@ def test_a_survey_reads_as_the_base_does(texts, verifier):
             atol=1e-5,
             rtol=0,
         )
-    assert (kept.logits - found.logits)[found.places].abs().max() < 0.05 * found.logits.std()
+    everywhere = torch.arange(found.ids.shape[1]).expand(len(found.ids), -1)
+    with torch.no_grad():
+        plain = verifier.backbone.model(input_ids=found.ids.clamp(min=0)).logits
+        here, there = found.logits_at(everywhere), kept.logits_at(everywhere)
+    torch.testing.assert_close(here, plain, atol=1e-5, rtol=0)
+    assert (there - plain)[found.places].abs().max() < 0.05 * plain.std()
     weights = weights_for(verifier)
     windows = choose_windows(found, 3, 4, torch.Generator().manual_seed(0))
     noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
@@ -232,8 +237,8 @@ def test_the_loss_counts_known_rows_and_favours_early_ones(texts, verifier):
             weight += 0.5 ** (row % 4)
     assert float(loss) == pytest.approx(total / weight, rel=1e-5)
     width = found.ids.shape[1]
-    place = (windows.place + 1).clamp(max=width - 1)[:, :, None].expand(-1, -1, 264)
-    exact = found.logits.gather(1, place)  # the base's own rows: nothing is left to learn
+    place = (windows.place + 1).clamp(max=width - 1)
+    exact = found.logits_at(place)  # the base's own rows: nothing is left to learn
     categorical = weights_for(verifier, "c-ptp")
     assert float(loss_of(categorical, found, windows, Predicted(exact), 1.0, 0.3)) < 1e-6
 
@@ -249,7 +254,7 @@ def test_the_loss_of_a_head_holds_what_it_picks_from_to_the_base(variant, texts,
     config = weights.config
     width = found.ids.shape[1]
     place = (windows.place + 1 - config.replaced).clamp(max=width - 1)
-    exact = found.logits.gather(1, place[:, :, None].expand(-1, -1, 264))
+    exact = found.logits_at(place)
     first = torch.arange(12) % 4 < config.replaced
     exact = exact.masked_fill(first[:, None] & (torch.arange(264) > 3), -9.0)  # wrong, but free
     told = torch.zeros_like(exact)
@@ -271,7 +276,7 @@ def test_a_head_given_the_text_says_what_it_says_of_its_own_picks(variant, texts
     with torch.no_grad():
         given = (verifier.backbone, weights, found, windows, noise)
         forced, free = predict_forced(*given).logits, predict(*given).logits
-        rounded = predict_forced(*given, torch.bfloat16).logits
+        rounded = predict_forced(*given, "bfloat16").logits
     assert torch.allclose(forced.softmax(-1), rounded.softmax(-1), atol=0.05)
     assert not torch.equal(forced, rounded)
     first = weights.config.replaced
@@ -302,8 +307,7 @@ def test_quality_of_a_drafter_that_knows(texts, verifier, monkeypatch):
     assert replace(found, shuffled=0.5, ceiling=0.8).passes(0.9)
 
     def blind(backbone, weights, found, windows, noise):
-        index = windows.place[:, :, None].expand(-1, -1, 264)
-        return Predicted(found.logits.gather(1, index))
+        return Predicted(found.logits_at(windows.place))
 
     monkeypatch.setattr(quality, "predict", blind)
     found = measure(verifier.backbone, weights_for(verifier), texts[0], SAMPLING, 1)
@@ -321,7 +325,7 @@ def test_a_blind_c_ptp_drafter_does_not_pass_for_one_that_reads(
 
     def blind(backbone, weights, found, windows, noise):
         index = (windows.place + 1).clamp(max=found.ids.shape[1] - 1)
-        return Predicted(found.logits.gather(1, index[:, :, None].expand(-1, -1, 264)))
+        return Predicted(found.logits_at(index))
 
     monkeypatch.setattr(quality, "predict", blind)
     weights = weights_for(verifier, "c-ptp", head_layers=head_layers)
