@@ -62,7 +62,7 @@ def start(
         max_new_tokens=settings.max_new_tokens,
         stop_ids=vocabulary.stop_ids,
     )
-    drafter = make_drafter(settings.drafter, options, verifier)
+    drafter = make_drafter(settings.drafter, options, verifier, sampling)
     decoding = Decoding(backbone, vocabulary, drafter, request, stop, brief)
     run = Run(
         model=verifier.name,

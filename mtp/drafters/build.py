@@ -24,11 +24,14 @@ from mtp.drafters.union import Union
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
 from mtp.ptp.weights import load_config, load_ptp, shipped_folder
+from mtp.sampling import Sampling
 
-Maker = Callable[[Verifier, dict[str, Any]], Drafter]
+Maker = Callable[[Verifier, dict[str, Any], Sampling], Drafter]
 
 
-def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitDrafter:
+def _circuit(
+    name: str, verifier: Verifier, options: dict[str, Any], sampling: Sampling
+) -> CircuitDrafter:
     """A circuit's drafter with the shipped head, or one in a folder of the person's own."""
     circuit = name.removeprefix("mtpc-")
     if options["head"]:
@@ -52,10 +55,16 @@ def _circuit(name: str, verifier: Verifier, options: dict[str, Any]) -> CircuitD
     )
 
 
-def _parallel(name: str, verifier: Verifier, options: dict[str, Any]) -> ParallelTokens:
-    """A PTP drafter with the shipped weights, or those in a folder of the person's own."""
+def _parallel(
+    name: str, verifier: Verifier, options: dict[str, Any], sampling: Sampling
+) -> ParallelTokens:
+    """A PTP drafter with the weights that ship for the temperature, or those in a folder of the
+    person's own.
+    """
     given = str(options["weights"]).strip()
-    folder = Path(given).expanduser() if given else shipped_folder(name, verifier)
+    folder = (
+        Path(given).expanduser() if given else shipped_folder(name, verifier, sampling.temperature)
+    )
     variant = load_config(folder).variant
     if variant != name:
         raise InputError(f"The drafter in {folder} is {variant}, not {name}.")
@@ -66,36 +75,38 @@ def _parallel(name: str, verifier: Verifier, options: dict[str, Any]) -> Paralle
 
 
 MAKERS: dict[str, Maker] = {
-    "ar": lambda verifier, options: Autoregressive(),
-    "pld": lambda verifier, options: PromptLookup(**options),
-    "lookahead": lambda verifier, options: Lookahead(verifier.backbone, **options),
-    "stand": lambda verifier, options: AdaptiveNgrams(**options),
-    "draft-model": lambda verifier, options: DraftModel(
+    "ar": lambda verifier, options, sampling: Autoregressive(),
+    "pld": lambda verifier, options, sampling: PromptLookup(**options),
+    "lookahead": lambda verifier, options, sampling: Lookahead(verifier.backbone, **options),
+    "stand": lambda verifier, options, sampling: AdaptiveNgrams(**options),
+    "draft-model": lambda verifier, options, sampling: DraftModel(
         load_draft_model(options["model"], verifier),
         verifier.backbone.vocabulary_size,
         options["length"],
     ),
-    "esp": lambda verifier, options: EmbeddingProbing(verifier.backbone, **options),
+    "esp": lambda verifier, options, sampling: EmbeddingProbing(verifier.backbone, **options),
     **{name: partial(_circuit, name) for name in CIRCUITS},
     **{name: partial(_parallel, name) for name in PTP},
 }
 
 
-def make_drafter(name: str, given: Mapping[str, object], verifier: Verifier) -> Drafter:
-    """A drafter or union with these options.
+def make_drafter(
+    name: str, given: Mapping[str, object], verifier: Verifier, sampling: Sampling
+) -> Drafter:
+    """A drafter or union with these options, for a run with this sampling.
 
     Raises InputError as `settle_options` does, and what making a member raises.
     """
     settled = settle_options(name, given)
     apart = by_members(name, settled)
     if len(apart) == 1:
-        return MAKERS[name](verifier, settled)
+        return MAKERS[name](verifier, settled, sampling)
     budget = int(settled["budget"])
     nodes = most_nodes(apart, budget)
     members = []
     for member, options in apart.items():
         options |= _share(member, options, nodes)
-        members.append(MAKERS[member](verifier, options))
+        members.append(MAKERS[member](verifier, options, sampling))
     return Union(members, budget, nodes)
 
 

@@ -19,13 +19,14 @@ SHOWN = 240  # bytes of the context that a view shows
 def explorer_of(
     verifier: Verifier, question: Question, stop: Callable[[], bool] = lambda: False
 ) -> NoiseExplorer:
-    """The question's context with every drafter that ships for the verifier.
+    """The question's context with every variant that ships for the verifier, of each the drafter
+    that was trained for the nearest temperature.
 
     Raises InputError for a prompt that is no good or too long, or another number of places.
     """
     drafters: dict[str, PtpWeights] = {}
     for variant in VARIANTS:
-        folder = shelved(variant, verifier)
+        folder = shelved(variant, verifier, question.temperature)
         if folder is not None:
             drafters[variant] = load_ptp(folder, verifier)
     longest = min((one.config.longest for one in drafters.values()), default=MOST_PLACES)

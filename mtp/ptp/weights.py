@@ -292,17 +292,22 @@ def load_config(folder: Path) -> PtpConfig:
     return config
 
 
-def shelved(variant: str, verifier: Verifier, shelf: Path | None = None) -> Path | None:
-    """The folder of the shipped drafter of a variant; None where there is none."""
-    for folder, config in _shelf(verifier, shelf):
-        if config.variant == variant:
-            return folder
-    return None
+def shelved(
+    variant: str, verifier: Verifier, temperature: float, shelf: Path | None = None
+) -> Path | None:
+    """The folder of the shipped drafter of a variant, of several that which was trained for the
+    temperature nearest to this one; None where there is none.
+    """
+    found = [(folder, c) for folder, c in _shelf(verifier, shelf) if c.variant == variant]
+    nearest = min(found, key=lambda one: abs(one[1].temperature - temperature), default=None)
+    return None if nearest is None else nearest[0]
 
 
-def shipped_folder(variant: str, verifier: Verifier, shelf: Path | None = None) -> Path:
-    """The folder of the shipped drafter of a variant. Raises InputError where there is none."""
-    folder = shelved(variant, verifier, shelf)
+def shipped_folder(
+    variant: str, verifier: Verifier, temperature: float, shelf: Path | None = None
+) -> Path:
+    """As `shelved`. Raises InputError where there is none."""
+    folder = shelved(variant, verifier, temperature, shelf)
     if folder is None:
         there = [config.variant for _, config in _shelf(verifier, shelf)]
         raise InputError(

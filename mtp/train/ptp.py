@@ -23,11 +23,11 @@ from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_head, build_n
 from mtp.sampling import Sampling
 from mtp.train import ptp_card
 from mtp.train.completions import read_header
-from mtp.train.loop import PRODUCTS, Loop
+from mtp.train.loop import PRODUCTS, Loop, restore
 from mtp.train.muon import Muon
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_rows import Survey, draw_windows, loss_of, predict_forced, read
-from mtp.train.run_folder import RunFolder, recipe_of
+from mtp.train.run_folder import RunFolder, load_checkpoint, read_settings, recipe_of
 from mtp.train.schedule import Schedule, parse_lengths, share_of_stage
 from mtp.train.texts import Text, batches, read_texts
 
@@ -171,11 +171,15 @@ def train(
     held_out: Sequence[Text],
     recipe: Recipe,
     *,
+    begin: Path | None = None,
     save_every: float = 120.0,
     memory: float = MEMORY,
     report: Callable[[str], None] = lambda line: None,
 ) -> PtpWeights:
     """Trains in `folder` until the budget is used; goes on from the checkpoint that is there.
+
+    begin: the folder of another run whose drafter it starts as, such as one for another
+    temperature. Raises InputError where that has another shape.
 
     memory: GiB that may hold the base's keys and values of all texts, so that it reads each once;
     where they need more, it reads the texts of every step.
@@ -183,10 +187,13 @@ def train(
     settings = dataclasses.asdict(recipe) | {
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
+        "begin": begin.name if begin is not None else None,
     }
     backbone = verifier.backbone
     run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     weights = build(recipe, verifier)
+    if begin is not None and run_folder.load() is None:
+        _begin_as(weights, begin, verifier)
     texts = [text.cut(recipe.context) for text in training]
     caches = weights.adapter is not None
     survey = None
@@ -220,6 +227,17 @@ def train(
             _lengthen(recipe, counts, quality, loop.used)
             report(_sentence(loop.save({"length": length, **_told(quality)})))
     return weights
+
+
+def _begin_as(weights: PtpWeights, begin: Path, verifier: Verifier) -> None:
+    if read_settings(begin)["weights_sha256"] != verifier.weights_sha256:
+        raise InputError(f"The run in {begin} trained a drafter for other weights than these.")
+    try:
+        restore(weights.modules, load_checkpoint(begin))
+    except (RuntimeError, KeyError) as error:
+        raise InputError(
+            f"The drafter of the run in {begin} has another shape than this one."
+        ) from error
 
 
 def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: float) -> None:
@@ -258,6 +276,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="of the run; goes on if there")
     parser.add_argument("--minutes", type=float, help="training time in all, breaks not counted")
     parser.add_argument("--steps", type=int, help="steps in all")
+    parser.add_argument("--begin", type=Path, help="folder of a run whose drafter it starts as")
     parser.add_argument("--variant", choices=VARIANTS, default=Recipe.variant)
     parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
     parser.add_argument("--lengths", default="1,2,4,8,16", help="of windows, one after another")
@@ -312,6 +331,7 @@ def run(args: argparse.Namespace) -> int:
         training,
         held_out,
         recipe,
+        begin=args.begin,
         save_every=args.save_every,
         memory=args.memory,
         report=lambda line: print(line, file=sys.stderr, flush=True),

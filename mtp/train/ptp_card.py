@@ -48,7 +48,7 @@ def export(
     quality = measure(backbone, weights, held_out[half:], config.sampling, config.longest, seed=1)
     weights = replace(weights, config=replace(config, gains=fitted.gains, stands=fitted.stands))
     base = Path(verifier.name).name
-    folder = out / f"{base}-{config.variant}"
+    folder = out / f"{base}-{config.variant}-t{config.temperature:g}"
     settings = read_settings(run_folder)
     card: dict[str, Any] = {
         "settings": settings,
@@ -134,7 +134,7 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     blind = ""
     if quality.ceiling is not None:
         blind = f"; a drafter blind to its noise can reach {quality.ceiling:.3f}"
-    return f"""# {base} {config.variant}
+    return f"""# {base} {config.variant}, temperature {config.temperature:g}
 
 Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
 {" and ".join(parts)}, {config.embedding} noise embedding;

@@ -21,6 +21,8 @@ from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
 from mtp.sampling import Noise, Sampling, Stream, final_probabilities, pick
 
+SAMPLING = Sampling(0.7)
+
 Prompt = Callable[[int], tuple[int, ...]]
 Write = Callable[..., Decoding]
 
@@ -129,12 +131,14 @@ def test_a_folder_can_be_the_draft_model(
 ) -> None:
     tiny("qwen3").save_pretrained(tmp_path / "small")
     words(40).save_pretrained(tmp_path / "small")
-    drafter = make_drafter("draft-model", {"model": str(tmp_path / "small"), "length": 2}, verifier)
+    drafter = make_drafter(
+        "draft-model", {"model": str(tmp_path / "small"), "length": 2}, verifier, SAMPLING
+    )
     request = {"prompt_ids": prompt(0), "max_new_tokens": 12}
     run = write(verifier.backbone, drafter, **request)
     assert any(step.tree.token_ids for step in run.steps)
     union = make_drafter(
-        "draft-model+pld", {"draft-model.model": str(tmp_path / "small")}, verifier
+        "draft-model+pld", {"draft-model.model": str(tmp_path / "small")}, verifier, SAMPLING
     )
     assert write(verifier.backbone, union, **request).output_ids == run.output_ids
 
@@ -145,8 +149,8 @@ def test_another_vocabulary_is_refused(
     tiny("qwen3").save_pretrained(tmp_path / "other")
     words(40, "v").save_pretrained(tmp_path / "other")
     with pytest.raises(InputError, match="another vocabulary than the verifier: 0 of 40 tokens"):
-        make_drafter("draft-model", {"model": str(tmp_path / "other")}, verifier)
+        make_drafter("draft-model", {"model": str(tmp_path / "other")}, verifier, SAMPLING)
     with pytest.raises(ModelError):
-        make_drafter("draft-model", {"model": str(tmp_path / "nothing")}, verifier)
+        make_drafter("draft-model", {"model": str(tmp_path / "nothing")}, verifier, SAMPLING)
     with pytest.raises(InputError, match="needs option model"):
-        make_drafter("draft-model", {}, verifier)
+        make_drafter("draft-model", {}, verifier, SAMPLING)

@@ -32,6 +32,8 @@ from mtp.tree import DraftTree, chain
 from mtp.verify import rejection
 from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
 
+SAMPLING = Sampling(0.7)
+
 Tiny = Callable[[str], PreTrainedModel]
 Write = Callable[..., Decoding]
 Prompt = Callable[[int], tuple[int, ...]]
@@ -243,14 +245,14 @@ def test_a_head_of_ones_own_is_found_by_its_folder(
     backbone = Backbone(tiny("llama"))
     verifier = Verifier("tiny", "base", backbone, tiny_vocabulary)
     save_head(head_for(backbone, "hmm"), tmp_path / "mine")
-    made = make_drafter("mtpc-hmm", {"head": str(tmp_path / "mine")}, verifier)
+    made = make_drafter("mtpc-hmm", {"head": str(tmp_path / "mine")}, verifier, SAMPLING)
     assert made.name == "mtpc-hmm"
     with pytest.raises(InputError, match="is a hmm circuit; use mtpc-hmm"):
-        make_drafter("mtpc-cp", {"head": str(tmp_path / "mine")}, verifier)
+        make_drafter("mtpc-cp", {"head": str(tmp_path / "mine")}, verifier, SAMPLING)
     with pytest.raises(ModelError, match="No head can be read"):
-        make_drafter("mtpc-cp", {"head": str(tmp_path / "nowhere")}, verifier)
+        make_drafter("mtpc-cp", {"head": str(tmp_path / "nowhere")}, verifier, SAMPLING)
     with pytest.raises(InputError, match="There is no circuit head btree-8 for tiny"):
-        make_drafter("mtpc-btree", {"window": "8"}, verifier)
+        make_drafter("mtpc-btree", {"window": "8"}, verifier, SAMPLING)
     other = Verifier("tiny", "another", Backbone(tiny("llama")), tiny_vocabulary)
     with pytest.raises(ModelError, match="was trained on a model with weights"):
-        make_drafter("mtpc-hmm", {"head": str(tmp_path / "mine")}, other)
+        make_drafter("mtpc-hmm", {"head": str(tmp_path / "mine")}, other, SAMPLING)

@@ -25,9 +25,11 @@ from mtp.models.cache import PathCache
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
-from mtp.ptp.weights import PtpConfig, PtpWeights, build_head, build_noise, save_ptp
+from mtp.ptp.weights import PtpConfig, PtpWeights, build_head, build_noise, save_ptp, shelved
 from mtp.sampling import Noise, Sampling
 from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
+
+SAMPLING = Sampling(0.7)
 
 Tiny = Callable[[str], PreTrainedModel]
 Write = Callable[..., Decoding]
@@ -284,7 +286,7 @@ def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Pat
     gains, stands = (0.9, 1.6), ((0.0, 0.1), (0.5, 0.5), (1.0, 0.9))
     weights = replace(weights, config=replace(weights.config, gains=gains, stands=stands))
     save_ptp(weights, tmp_path / "mine", "tiny", {"steps": 3}, torch.float32)
-    made = make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier)
+    made = make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier, SAMPLING)
     assert isinstance(made, ParallelTokens)
     assert made.weights.config == weights.config
     assert made.weights.config.chance(0.25) == pytest.approx(0.3)
@@ -295,11 +297,16 @@ def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Pat
     for mine, theirs in zip(head.parameters(), weights.head.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     with pytest.raises(InputError, match="is c-ptp, not o-ptp"):
-        make_drafter("o-ptp", {"weights": str(tmp_path / "mine")}, verifier)
+        make_drafter("o-ptp", {"weights": str(tmp_path / "mine")}, verifier, SAMPLING)
     with pytest.raises(InputError, match="There is no independent trained for tiny"):
-        make_drafter("independent", {}, verifier)
+        make_drafter("independent", {}, verifier, SAMPLING)
     with pytest.raises(InputError, match="works alone"):
-        make_drafter("o-ptp+pld", {}, verifier)
+        make_drafter("o-ptp+pld", {}, verifier, SAMPLING)
+    for temperature in (0.7, 1.0):  # of several, the one trained for the nearest temperature
+        config = replace(weights.config, temperature=temperature)
+        save_ptp(replace(weights, config=config), tmp_path / f"at-{temperature}", "tiny")
+    for asked, nearest in ((0.0, "at-0.7"), (0.8, "at-0.7"), (0.9, "at-1.0"), (1.3, "at-1.0")):
+        assert shelved("c-ptp", verifier, asked, tmp_path) == tmp_path / nearest
     (tmp_path / "mine" / "noise.safetensors").write_bytes(b"broken")
     with pytest.raises(ModelError, match="cannot be read"):
-        make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier)
+        make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier, SAMPLING)

@@ -24,6 +24,8 @@ from mtp.models.vocabulary import Vocabulary
 from mtp.sampling import Sampling
 from mtp.tree import ROOT, Probes
 
+SAMPLING = Sampling(0.7)
+
 Prompt = Callable[[int], tuple[int, ...]]
 Write = Callable[..., Decoding]
 
@@ -126,7 +128,7 @@ def test_an_empty_union_gives_every_members_reason(
 ) -> None:
     backbone = Backbone(tiny("llama"))
     verifier = Verifier("tiny", "", backbone, Vocabulary.__new__(Vocabulary))
-    union = make_drafter("esp+pld", {}, verifier)
+    union = make_drafter("esp+pld", {}, verifier, SAMPLING)
     run = write(backbone, union, prompt_ids=(1, 2, 3), max_new_tokens=2)
     insight = run.steps[0].insight
     assert insight is not None
@@ -147,7 +149,7 @@ def test_the_whole_budget_is_shared(
     name: str, options: dict[str, object], nodes: int, tiny: Callable[[str], PreTrainedModel]
 ) -> None:
     verifier = Verifier("tiny", "", Backbone(tiny("llama")), Vocabulary.__new__(Vocabulary))
-    union = make_drafter(name, options, verifier)
+    union = make_drafter(name, options, verifier, SAMPLING)
     assert isinstance(union, Union)
     assert union.name == name and union.nodes == nodes
     for member in union.members:

@@ -356,13 +356,22 @@ def test_training_helps_a_run_goes_on_and_ships(
     mean = [sum(part) / len(part) for part in (longer[:3], longer[-3:])]
     assert mean[1] < mean[0]
     export(tmp_path / "run", tmp_path / "shelf", verifier, weights, training[:20], prompts=2)
-    folder = tmp_path / "shelf" / f"tiny-{variant}"
+    folder = tmp_path / "shelf" / f"tiny-{variant}-t0.7"
     loaded = load_ptp(folder, verifier)
     assert loaded.config.variant == variant and len(loaded.config.gains) == 4
     card = (folder / "card.md").read_text()
     assert "Does it read its noise?" in card and ": not passed." in card
     assert "of the adjacent pairs it foresees are impossible" in card
     assert recipe_of(tmp_path / "run", Recipe) == recipe
+    warm = replace(recipe, temperature=1.0, steps=1)
+    begun = train(
+        tmp_path / "warm", verifier, training, held_out, warm, begin=tmp_path / "run", save_every=0
+    )
+    first = read_curve(tmp_path / "warm")[0]["loss"]
+    assert first < curve[0]["loss"] and begun.config.temperature == 1.0
+    other = replace(warm, anchors=5, embedding="linear", head_layers=2, lengths=(2, 4))
+    with pytest.raises(InputError, match="another shape"):
+        train(tmp_path / "no", verifier, training, held_out, other, begin=tmp_path / "run")
     guess = Guess(1, 0.0, loaded.config.chance(0.5))
     assert 0 <= guess.chance <= 1
 
