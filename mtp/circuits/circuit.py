@@ -12,8 +12,11 @@ from torch import Tensor
 
 from mtp.circuits.structure import TOP, Structure
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import OUTSIDE
 
-UNKNOWN = -1  # in a window: position not given; in latent states: latent not given
+# In a window: position not given, such as a token that cannot be drafted; in latent states: latent
+# not given.
+UNKNOWN = OUTSIDE
 
 
 @dataclass(frozen=True)

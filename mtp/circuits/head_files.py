@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mtp.circuits.heads import CircuitHead, HeadConfig
-from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.errors import ModelError
+from mtp.models.draft_vocabulary import DraftVocabulary
 
 WEIGHTS_FILE = "head.safetensors"
 CONFIG_FILE = "head.json"

@@ -13,9 +13,9 @@ from mtp.circuits.inputs import FullInputs, LowRankInputs
 from mtp.circuits.prefix import marginals_of_emissions
 from mtp.circuits.sampling import draw, sample_latents
 from mtp.circuits.structure import CircuitName, build
-from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.circuits.weights import SumWeights
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import DraftVocabulary
 
 Inputs = Literal["low-rank", "full"]
 HMM_STAY = 0.9  # near identity, yet far enough from 1 that gradients pass

@@ -192,19 +192,23 @@ def picks(logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
 
 
 def settle(
-    step: Callable[[Tensor], Tensor], given: Tensor, first: int, u: Tensor, sampling: Sampling
+    step: Callable[[Tensor], Tensor],
+    given: Tensor,
+    first: int,
+    pick: Callable[[Tensor], Tensor],
 ) -> Tensor:
     """Logits (B, L, V) of rows of which each is given the pick of the row before it.
 
-    step: logits from the tokens (B, L) that the rows are given. given (B, L): those known, up to
-    row `first`, and any guess of the others, which decides nothing but how soon it ends. u (B, L):
-    the noise of the rows' own tokens. All rows pick at once, again and again until no pick changes
-    (Jacobi iteration): at most L times, as each pass settles one more row at least.
+    step: logits from the tokens (B, L) that the rows are given. pick: the tokens (B, L) that the
+    rows' own noise picks from logits. given (B, L): those known, up to
+    row `first`, and any guess of the others, which decides nothing but how soon it ends. All rows
+    pick at once, again and again until no pick changes (Jacobi iteration): at most L times, as each
+    pass settles one more row at least.
     """
     while True:
         logits = step(given)
         after = given.clone()
-        after[:, first + 1 :] = picks(logits, u, sampling)[:, first:-1]
+        after[:, first + 1 :] = pick(logits)[:, first:-1]
         if torch.equal(after, given):
             return logits
         given = after

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from mtp.errors import InputError, ModelError
 from mtp.models.backbone import Backbone
 from mtp.models.catalog import REPOSITORY
+from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter, load_adapter, save_adapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import ANCHORS, EmbeddingName, NoiseEmbedding
@@ -28,6 +29,7 @@ Variant = Literal["o-ptp", "c-ptp", "independent"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 SHELF = REPOSITORY / "assets" / "weights" / "ptp"
 CONFIG_FILE, NOISE_FILE, HEAD_FILE = "ptp.json", "noise.safetensors", "head.safetensors"
+VOCABULARY_FILE, DRAFT_IDS = "vocabulary.safetensors", "draft_vocabulary_ids"
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class PtpConfig:
     trained on. `rank` is the adapter's, 0 for a drafter without noise rows in the base, which
     drafts by its head alone; `head_layers` counts the layers of its pick head, 0 for none,
     `head_width` is their width, 0 for the base's, and `head_context` counts the rows of the text
-    before the root that the head reads. `gains` is H(b), b = 1, 2, …: how many drafts of a branch
+    before the root that the head reads; `draft_vocabulary` counts the tokens it drafts of, 0 for
+    all. `gains` is H(b), b = 1, 2, …: how many drafts of a branch
     of b rows stood on held-out text. `stands` pairs a confidence with the share of drafts that
     stood, rising.
     """
@@ -56,6 +59,7 @@ class PtpConfig:
     head_layers: int = 0
     head_width: int = 0
     head_context: int = 0
+    draft_vocabulary: int = 0
     gains: tuple[float, ...] = ()
     stands: tuple[tuple[float, float], ...] = ()
 
@@ -105,13 +109,36 @@ class PtpConfig:
 
 
 @dataclass(frozen=True)
+class Drafted:
+    """The tokens a head drafts of, where those are not all of the model's.
+
+    ids (W,), rising; places (V,): the index of each token among them, OUTSIDE for the others;
+    rows (W, D): theirs of the base's unembedding.
+    """
+
+    ids: Tensor
+    places: Tensor
+    rows: Tensor
+
+    @classmethod
+    def of(cls, vocabulary: DraftVocabulary, backbone: Backbone) -> Drafted:
+        """Those of a draft vocabulary, on the model's device."""
+        ids, places = (
+            torch.from_numpy(part).to(backbone.device)
+            for part in (vocabulary.ids, vocabulary.places)
+        )
+        return cls(ids, places, backbone.unembedding.detach()[ids])
+
+
+@dataclass(frozen=True)
 class PtpWeights:
-    """A trained drafter, ready to run on its base."""
+    """A trained drafter, ready to run on its base. Without `drafted` it drafts any token."""
 
     config: PtpConfig
     adapter: LowRankAdapter | None
     noise: NoiseEmbedding
     head: PickHead | None = None
+    drafted: Drafted | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for a drafter that has neither adapter nor head."""
@@ -159,19 +186,49 @@ class PtpWeights:
         step = self.above(backbone, states, behind, u.shape[1])
 
         if self.config.variant == "independent":
-            return step(known)
+            return self._over_all(step(known))
         own = self.config.own_noise(u)
+
+        def pick(logits: Tensor) -> Tensor:
+            return self._tokens(picks(logits, own, sampling))
+
         if states is not None:
-            below = states @ backbone.unembedding.T
-            guess = picks(below, own, sampling) if first == 0 else below.argmax(-1)
+            below = self.below(backbone, states)
+            guess = pick(below) if first == 0 else self._tokens(below.argmax(-1))
             known[:, first + 1 :] = guess[:, first:-1]
-        return self.told(settle(step, known, first, own, sampling), own, sampling)
+        return self._over_all(self.told(settle(step, known, first, pick), own, sampling))
+
+    def rows(self, backbone: Backbone) -> Tensor:
+        """The rows (W, D) of the unembedding of the tokens that are drafted; W = V without a draft
+        vocabulary.
+        """
+        return backbone.unembedding if self.drafted is None else self.drafted.rows
+
+    def below(self, backbone: Backbone, states: Tensor) -> Tensor:
+        """What noise rows with final states (..., D) say without a head: logits (..., W)."""
+        return states @ self.rows(backbone).T
+
+    def index(self, token_ids: Tensor) -> Tensor:
+        """Where tokens stand among those drafted, OUTSIDE for others."""
+        return token_ids if self.drafted is None else self.drafted.places[token_ids]
+
+    def _tokens(self, index: Tensor) -> Tensor:
+        return index if self.drafted is None else self.drafted.ids[index]
+
+    def _over_all(self, logits: Tensor) -> Tensor:
+        """Logits (..., V) of all tokens from those (..., W) of the ones drafted."""
+        if self.drafted is None:
+            return logits
+        shape = (*logits.shape[:-1], len(self.drafted.places))
+        whole = torch.full(shape, -torch.inf, dtype=logits.dtype, device=logits.device)
+        whole[..., self.drafted.ids] = logits
+        return whole
 
     def above(
         self, backbone: Backbone, states: Tensor | None, behind: Behind, length: int
     ) -> Callable[[Tensor], Tensor]:
         """A function from the tokens (B, L) that L = `length` rows are given, −1 for none, to their
-        logits (B, L, V). What is behind the rows is read once.
+        logits (B, L, W) of the tokens drafted. What is behind the rows is read once.
         """
         head = self.head
         assert head is not None
@@ -179,16 +236,17 @@ class PtpWeights:
         if states is None:
             states = behind.root[:, None].expand(-1, length, -1)
         rows = states.float()
+        unembedding = self.rows(backbone)
 
         def step(given: Tensor) -> Tensor:
             refined = head(seen, rows, _embedded(backbone, given))
-            return refined.to(backbone.unembedding) @ backbone.unembedding.T
+            return refined.to(unembedding) @ unembedding.T
 
         return step
 
     def told(self, logits: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
         """What O-PTP says of rows that have read their noise u (B, L): which token it picks from
-        their logits (B, L, V), which the other variants leave as they are.
+        their logits (B, L, W), which the other variants leave as they are.
         """
         if self.config.variant != "o-ptp":
             return logits
@@ -233,6 +291,9 @@ def save_ptp(
         _save(weights.noise, folder / NOISE_FILE, dtype)
     if weights.head is not None:
         _save(weights.head, folder / HEAD_FILE, dtype)
+    if weights.drafted is not None:
+        ids = weights.drafted.ids.to("cpu", torch.int32)
+        save_file({DRAFT_IDS: ids}, folder / VOCABULARY_FILE)
     words = json.dumps({"config": asdict(weights.config), "card": dict(card or {})}, indent=1)
     (folder / CONFIG_FILE).write_text(words + "\n", encoding="utf-8")
 
@@ -257,7 +318,18 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
     if head is not None:
         _load(head, folder / HEAD_FILE)
         head.to(model.device).eval()
-    return PtpWeights(config, adapter, noise.to(model.device).eval(), head)
+    drafted = None
+    if config.draft_vocabulary:
+        vocabulary = _vocabulary(folder / VOCABULARY_FILE, verifier.backbone.vocabulary_size)
+        drafted = Drafted.of(vocabulary, verifier.backbone)
+    return PtpWeights(config, adapter, noise.to(model.device).eval(), head, drafted)
+
+
+def _vocabulary(file: Path, size: int) -> DraftVocabulary:
+    try:
+        return DraftVocabulary(load_file(file)[DRAFT_IDS].long().numpy(), size)
+    except (OSError, KeyError, SafetensorError, InputError) as error:
+        raise ModelError(f"{file} cannot be read: {error}.") from error
 
 
 def _save(module: nn.Module, file: Path, dtype: torch.dtype) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,9 +14,9 @@ from mtp.circuits.heads import CircuitHead, HeadConfig, Inputs
 from mtp.circuits.loss import loss_of_windows, window_targets
 from mtp.circuits.shelf import label_of
 from mtp.circuits.structure import CIRCUIT_NAMES, CircuitName
-from mtp.circuits.vocabulary import DraftVocabulary, most_frequent, whole
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone
+from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.models.top import check_top
 from mtp.models.verifier import Verifier
@@ -143,14 +142,6 @@ def build(spec: Spec, recipe: Recipe, verifier: Verifier, vocabulary: DraftVocab
         backbone.model, layers, recipe.lora_rank, recipe.lora_rank, generator=generator
     )
     return Trainee(head, adapter.to(backbone.device))
-
-
-def draft_vocabulary(verifier: Verifier, texts: Sequence[Text], keep: int) -> DraftVocabulary:
-    """The `keep` most frequent tokens of the answers; all of the model's for 0."""
-    size = verifier.backbone.vocabulary_size
-    if keep == 0:
-        return whole(size)
-    return most_frequent(np.concatenate([text.ids[text.answer :] for text in texts]), size, keep)
 
 
 def drafted_in(state: Mapping[str, Any], verifier: Verifier) -> DraftVocabulary:

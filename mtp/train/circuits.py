@@ -24,14 +24,13 @@ from mtp.train.circuit_heads import (
     Trainee,
     Windows,
     build,
-    draft_vocabulary,
     drafted_in,
     evaluate,
     parse_spec,
     windows_of,
 )
 from mtp.train.run_folder import RunFolder, load_checkpoint, read_settings, recipe_of
-from mtp.train.texts import Text, batches, read_texts
+from mtp.train.texts import Text, batches, draft_vocabulary, read_texts
 
 CLIP = 1.0
 QUICK_TEXTS = 24  # held-out texts for the curve; the card takes all
@@ -66,7 +65,8 @@ def train(
     run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     earlier = run_folder.load() or begun
     if earlier is None:
-        vocabulary = draft_vocabulary(verifier, training, recipe.draft_vocabulary)
+        size = verifier.backbone.vocabulary_size
+        vocabulary = draft_vocabulary(training, size, recipe.draft_vocabulary)
     else:
         vocabulary = drafted_in(earlier, verifier)
     trainees = {spec.name: build(spec, recipe, verifier, vocabulary) for spec in specs}

@@ -16,10 +16,18 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.ptp.embedding import EMBEDDINGS
-from mtp.ptp.weights import VARIANTS, PtpConfig, PtpWeights, build_head, build_noise
+from mtp.ptp.weights import (
+    VARIANTS,
+    Drafted,
+    PtpConfig,
+    PtpWeights,
+    build_head,
+    build_noise,
+)
 from mtp.sampling import Sampling
 from mtp.train import ptp_card
 from mtp.train.completions import read_header
@@ -29,7 +37,7 @@ from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_rows import Survey, draw_windows, loss_of, predict_forced, read
 from mtp.train.run_folder import RunFolder, load_checkpoint, read_settings, recipe_of
 from mtp.train.schedule import Schedule, parse_lengths, share_of_stage
-from mtp.train.texts import Text, batches, read_texts
+from mtp.train.texts import Text, batches, draft_vocabulary, read_texts
 
 QUICK_TEXTS = 24
 MEMORY = 6.0  # GiB
@@ -44,8 +52,9 @@ class Recipe(Schedule):
     share of the budget is used up; the i-th length's share is proportional to i. `discount` weighs
     offset j by discount^j. Windows start where the base is unsure more often, `easy` as often where
     it is not at all. With a pick head of `head_layers`, which reads `head_context` rows before the
-    root, the rows below it are trained as well, with a share `below` of the loss. Matrix products
-    of a step are taken in float32, or in bfloat16 where the processor is faster at that.
+    root, the rows below it are trained as well, with a share `below` of the loss; it drafts of the
+    `draft_vocabulary` tokens most frequent in the answers, or of all for 0. Matrix products of a
+    step are taken in float32, or in bfloat16 where the processor is faster at that.
     """
 
     variant: str = "o-ptp"
@@ -55,6 +64,7 @@ class Recipe(Schedule):
     head_layers: int = 0
     head_width: int = 0
     head_context: int = 0
+    draft_vocabulary: int = 0
     below: float = 0.3
     texts: int = 8
     context: int = 1024
@@ -69,7 +79,10 @@ class Recipe(Schedule):
     top_p: float = 1.0
     products: str = "float32"
 
-    MAY_BE_ZERO = ("seed", "top_k", "rank", "head_layers", "head_width", "head_context", "below")
+    MAY_BE_ZERO = (
+        "seed", "top_k", "rank", "head_layers", "head_width", "head_context", "draft_vocabulary",
+        "below",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for unknown variants, embeddings, lengths."""
@@ -82,6 +95,8 @@ class Recipe(Schedule):
             raise InputError("The window lengths rise from 1 or more, such as 1,2,4,8,16.")
         if self.head_layers and self.variant != "c-ptp" and self.lengths[0] == 1:
             raise InputError("A pick head is told the first token; windows begin with 2 or more.")
+        if self.draft_vocabulary and not self.head_layers:
+            raise InputError("A draft vocabulary needs a pick head; rows alone draft any token.")
         if not self.rank and not self.head_layers:
             raise InputError("A PTP drafter has an adapter, a pick head, or both.")
         if self.products not in PRODUCTS:
@@ -116,8 +131,12 @@ def check_corpus(paths: Sequence[Path], verifier: Verifier, sampling: Sampling) 
                 )
 
 
-def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
-    """Adapter and embedding before training; functions of the seed."""
+def build(
+    recipe: Recipe, verifier: Verifier, vocabulary: DraftVocabulary | None = None
+) -> PtpWeights:
+    """Adapter, embedding and head before training; functions of the seed. vocabulary: what the
+    head drafts of, all tokens for None.
+    """
     backbone = verifier.backbone
     config = PtpConfig(
         variant=recipe.variant,  # type: ignore[arg-type]
@@ -133,6 +152,7 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
         head_layers=recipe.head_layers,
         head_width=recipe.head_width,
         head_context=recipe.head_context,
+        draft_vocabulary=0 if vocabulary is None else len(vocabulary),
     )
     generator = torch.Generator().manual_seed(recipe.seed)
     adapter = None
@@ -145,7 +165,19 @@ def build(recipe: Recipe, verifier: Verifier) -> PtpWeights:
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
         head = build_head(config)
-    return PtpWeights(config, adapter, noise, None if head is None else head.to(backbone.device))
+    if head is not None:
+        head.to(backbone.device)
+    drafted = None if vocabulary is None else Drafted.of(vocabulary, backbone)
+    return PtpWeights(config, adapter, noise, head, drafted)
+
+
+def vocabulary_of(
+    recipe: Recipe, verifier: Verifier, training: Sequence[Text]
+) -> DraftVocabulary | None:
+    """What a recipe's head drafts of; None for all tokens."""
+    if not recipe.draft_vocabulary:
+        return None
+    return draft_vocabulary(training, verifier.backbone.vocabulary_size, recipe.draft_vocabulary)
 
 
 def optimizers_of(weights: PtpWeights, recipe: Recipe) -> list[Optimizer]:
@@ -190,8 +222,11 @@ def train(
         "begin": begin.name if begin is not None else None,
     }
     backbone = verifier.backbone
+    vocabulary = vocabulary_of(recipe, verifier, training)
+    if vocabulary is not None:
+        settings["drafted_sha256"] = vocabulary.sha256
     run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
-    weights = build(recipe, verifier)
+    weights = build(recipe, verifier, vocabulary)
     if begin is not None and run_folder.load() is None:
         _begin_as(weights, begin, verifier)
     texts = [text.cut(recipe.context) for text in training]
@@ -286,6 +321,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "head_layers",
         "head_width",
         "head_context",
+        "draft_vocabulary",
         "texts",
         "context",
         "rows",
@@ -316,11 +352,18 @@ def run(args: argparse.Namespace) -> int:
     check_corpus(args.data, verifier, recipe.sampling)
     training, held_out = read_texts(args.data, verifier.vocabulary)
     if args.export is not None:
+        vocabulary = vocabulary_of(recipe, verifier, training)
+        drafted = None if vocabulary is None else vocabulary.sha256
+        if read_settings(args.folder).get("drafted_sha256") != drafted:
+            raise InputError(
+                f"The most frequent tokens of these completions are not those that the run in "
+                f"{args.folder} drafts of; give the files it was trained on."
+            )
         ptp_card.export(
             args.folder,
             args.export,
             verifier,
-            build(recipe, verifier),
+            build(recipe, verifier, vocabulary),
             [text.cut(recipe.context) for text in held_out],
             args.prompts,
         )

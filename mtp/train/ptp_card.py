@@ -119,7 +119,7 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
         f"--{name.replace('_', '-')} "
         + (",".join(map(str, value)) if isinstance(value, list) else str(value))
         for name, value in card["settings"].items()
-        if value is not None and name not in ("weights_sha256",)
+        if value is not None and name not in ("weights_sha256", "drafted_sha256")
     )
     config = weights.config
     parts = []

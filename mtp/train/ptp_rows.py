@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,9 +12,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from mtp.models.backbone import Backbone
+from mtp.models.draft_vocabulary import OUTSIDE
 from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import drawable, intervals, noise_inside, training_shares
-from mtp.ptp.weights import PtpConfig, PtpWeights
+from mtp.ptp.weights import PtpWeights
 from mtp.sampling import Sampling, final_probabilities
 from mtp.train.loop import in_products
 from mtp.train.texts import Text, in_answers, padded
@@ -41,10 +42,12 @@ class Read:
     cache: DynamicCache | None
     unembedding: Tensor
 
-    def logits_at(self, place: Tensor) -> Tensor:
-        """The base's logits (B, N, V) of the rows at places (B, N)."""
+    def logits_at(self, place: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The base's logits (B, N, W) of the rows at places (B, N), for all tokens or for those
+        with these rows (W, D) of the unembedding.
+        """
         index = place[:, :, None].expand(-1, -1, self.states.shape[2])
-        return self.states.gather(1, index) @ self.unembedding.T
+        return self.states.gather(1, index) @ (self.unembedding if rows is None else rows).T
 
 
 @torch.no_grad()
@@ -259,7 +262,7 @@ def draw_windows(
 
 @dataclass(frozen=True)
 class Predicted:
-    """Logits (B, N · L, V) of noise rows.
+    """Logits (B, N · L, W) of noise rows, for the tokens drafted; W = V where those are all.
 
     logits: what the drafter says in the end. picked_from: the distributions its head picks from;
     below: what the rows say without the head. Both are None where there is no head.
@@ -278,12 +281,12 @@ def predict(
     noise: Tensor,
 ) -> Predicted:
     """What the noise rows foresee, as in decoding: where there is a head, its rows are given their
-    own picks. The cache of `found` is left as it was.
+    own picks. Logits of all tokens. The cache of `found` is left as it was.
     """
     states = _states(backbone, weights, found, windows, noise)
     if weights.head is None:
         assert states is not None
-        return Predicted(_unembedded(backbone, states))
+        return Predicted(states @ backbone.unembedding.T)
     text, rows, tokens, u = _branches(weights, found, windows, noise, states)
     logits = weights.foresee(backbone, rows, text, tokens[:, 0], u, weights.config.sampling)
     return Predicted(logits.view(*noise.shape, -1))
@@ -306,7 +309,7 @@ def predict_forced(
     """
     with in_products(products, backbone.device):
         states = _states(backbone, weights, found, windows, noise)
-        below = None if states is None else _unembedded(backbone, states).float()
+        below = None if states is None else weights.below(backbone, states).float()
         if weights.head is None:
             assert below is not None
             return Predicted(below)
@@ -338,10 +341,6 @@ def _states(
         )
     states: Tensor = out.last_hidden_state
     return states
-
-
-def _unembedded(backbone: Backbone, states: Tensor) -> Tensor:
-    return states @ backbone.unembedding.T
 
 
 def _branches(
@@ -394,12 +393,13 @@ def loss_of(
 
     def divergence(logits: Tensor, first: int = 0) -> Tensor:
         wanted = targets(found, windows, shift=1 - config.replaced)
-        return _mean(_divergence(found, windows, logits, config), wanted, windows, discount, first)
+        each = _divergence(found, windows, logits, weights)
+        return _mean(each, wanted.counted, windows, discount, first)
 
     def own_loss(logits: Tensor, first: int = 0) -> Tensor:
         if categorical:
             return divergence(logits)
-        return token_loss(found, windows, logits, discount, first)
+        return token_loss(found, windows, logits, discount, first, weights.index)
 
     if predicted.picked_from is None:
         return own_loss(predicted.logits)
@@ -412,28 +412,41 @@ def loss_of(
 
 
 def token_loss(
-    found: Read, windows: Windows, logits: Tensor, discount: float, first: int = 0
+    found: Read,
+    windows: Windows,
+    logits: Tensor,
+    discount: float,
+    first: int = 0,
+    index: Callable[[Tensor], Tensor] = lambda token_ids: token_ids,
 ) -> Tensor:
     """Mean cross-entropy, in nats, of the tokens whose noise the rows read, from logits
-    (B, N · L, V): rows from offset `first` on, those at offset j weighed by discount^j.
+    (B, N · L, W): rows from offset `first` on, those at offset j weighed by discount^j. index:
+    where tokens stand among the W; those OUTSIDE are not counted.
     """
     told = targets(found, windows, shift=0)
-    each = fn.cross_entropy(logits.flatten(0, 1).float(), told.tokens.flatten(), reduction="none")
-    return _mean(each.view_as(told.tokens), told, windows, discount, first)
+    wanted = index(told.tokens)
+    there = wanted != OUTSIDE
+    each = fn.cross_entropy(
+        logits.flatten(0, 1).float(), wanted.clamp(min=0).flatten(), reduction="none"
+    )
+    return _mean(each.view_as(wanted), told.counted & there, windows, discount, first)
 
 
-def _mean(each: Tensor, wanted: Targets, windows: Windows, discount: float, first: int) -> Tensor:
+def _mean(each: Tensor, counted: Tensor, windows: Windows, discount: float, first: int) -> Tensor:
     offset = torch.arange(each.shape[1], device=each.device) % windows.length
-    weight = discount**offset * (offset >= first) * wanted.counted
+    weight = discount**offset * (offset >= first) * counted
     return (weight * each).sum() / weight.sum().clamp(min=1)
 
 
-def _divergence(found: Read, windows: Windows, logits: Tensor, config: PtpConfig) -> Tensor:
-    """KL divergence (B, N · L) from the base's final distribution of the token that a row foresees
-    to that of logits (B, N · L, V), both at the training temperature; in nats.
+def _divergence(found: Read, windows: Windows, logits: Tensor, weights: PtpWeights) -> Tensor:
+    """KL divergence (B, N · L) from the base's final distribution of the token that a row foresees,
+    among the tokens drafted, to that of logits (B, N · L, W), both at the training temperature; in
+    nats.
     """
+    config = weights.config
     place = windows.place + (1 - config.replaced)
-    logits_there = found.logits_at(place.clamp(max=found.ids.shape[1] - 1))
-    p = final_probabilities(logits_there, config.sampling).float()
+    inside = place.clamp(max=found.ids.shape[1] - 1)
+    rows = None if weights.drafted is None else weights.drafted.rows
+    p = final_probabilities(found.logits_at(inside, rows), config.sampling).float()
     log_q = (logits.float() / (config.temperature or 1.0)).log_softmax(-1)
     return (torch.xlogy(p, p) - p * log_q).sum(-1)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import DraftVocabulary, most_frequent, whole
 from mtp.models.vocabulary import Vocabulary
 from mtp.train.completions import Record, how_ended, read_completions, split
 
@@ -46,6 +47,13 @@ def read_texts(paths: Sequence[Path], vocabulary: Vocabulary) -> tuple[list[Text
     if not training or not held_out:
         raise InputError("There are too few completions to train on; a hundred is a start.")
     return training, held_out
+
+
+def draft_vocabulary(texts: Sequence[Text], size: int, keep: int) -> DraftVocabulary:
+    """The `keep` most frequent tokens of the answers, of a model's `size`; all of them for 0."""
+    if keep == 0:
+        return whole(size)
+    return most_frequent(np.concatenate([text.ids[text.answer :] for text in texts]), size, keep)
 
 
 def batches(texts: Sequence[Text], rng: np.random.Generator, rows: int) -> Iterator[list[Text]]:

@@ -187,15 +187,17 @@ class Actions:
                 player = {**player, **place}
             if query.get("tab", "decode") != "decode":
                 status = _KEEP  # another page has its own to say
-            yield [status, player, *_busy(False), shown, name or _KEEP]
+            yield [status, player, *_busy(False), shown, name or recorded.FIRST]
             return
         try:
             model, dtype, settings = self._from_query(query)
         except DraftscopeError as error:
             yield _failed(str(error), 7)
             return
+        chosen: Any = None  # the run is one's own
         async for update in self._decode(model, dtype, settings, owner_of(request), place):
-            yield [*update, _KEEP]
+            yield [*update, chosen]
+            chosen = _KEEP
 
     def linked(self, request: gr.Request) -> Any:
         """What the address says of the fields; nothing where it only names a page."""

@@ -12,9 +12,9 @@ from mtp.bench.circuits import circuit_decoders
 from mtp.bench.decoders import parse_decoder
 from mtp.circuits.head_files import save_head
 from mtp.circuits.heads import CircuitHead, HeadConfig
-from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import DraftVocabulary
 
 
 def put(shelf: Path, circuit: str, window: int, rank: int, lora: int = 0) -> None:

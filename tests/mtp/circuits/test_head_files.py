@@ -8,8 +8,8 @@ import torch
 
 from mtp.circuits.head_files import CONFIG_FILE, WEIGHTS_FILE, load_card, load_head, save_head
 from mtp.circuits.heads import CircuitHead, HeadConfig
-from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.errors import ModelError
+from mtp.models.draft_vocabulary import DraftVocabulary
 
 SHA = "a" * 64
 UNEMBEDDING = torch.randn(9, 8, generator=torch.Generator().manual_seed(0))

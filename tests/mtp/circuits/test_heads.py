@@ -13,8 +13,8 @@ from mtp.circuits.folded import FoldedHead
 from mtp.circuits.heads import HMM_STAY, CircuitHead, HeadConfig
 from mtp.circuits.inference import log_prob
 from mtp.circuits.prefix import prefix_marginals
-from mtp.circuits.vocabulary import DraftVocabulary, whole
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import DraftVocabulary, whole
 
 BASE = HeadConfig("cp", 4, 3, 12, 6, 6, "base", code=5, basis=4, own=3, gate=4)
 CIRCUITS = [("ff", 1), ("cp", 3), ("hmm", 3), ("btree", 3)]

@@ -12,8 +12,8 @@ from mtp.circuits.circuit import UNKNOWN
 from mtp.circuits.heads import CircuitHead, HeadConfig
 from mtp.circuits.loss import window_loss, window_targets
 from mtp.circuits.prefix import prefix_marginals
-from mtp.circuits.vocabulary import whole
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import whole
 
 BASE = HeadConfig("btree", 4, 3, 8, 6, 6, "base", code=5, basis=4, own=3, gate=4)
 

@@ -15,7 +15,6 @@ from mtp.circuits.folded import FoldedHead
 from mtp.circuits.head_files import save_head
 from mtp.circuits.heads import CircuitHead, HeadConfig
 from mtp.circuits.prefix import conditionals
-from mtp.circuits.vocabulary import DraftVocabulary
 from mtp.decode import Decoding
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.build import make_drafter
@@ -24,6 +23,7 @@ from mtp.drafters.pld import PromptLookup
 from mtp.drafters.union import Union
 from mtp.errors import InputError, ModelError
 from mtp.models.backbone import Backbone
+from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary

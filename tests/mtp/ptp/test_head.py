@@ -66,9 +66,12 @@ def test_settled_rows_are_those_of_one_after_another(first: int) -> None:
         calls += 1
         return table[torch.arange(length)[None], given]
 
+    def hard_picks(logits: Tensor) -> Tensor:
+        return picks(logits, u, sampling)
+
     known = torch.full((branches, length), -1)
     known[:, first] = torch.randint(size, (branches,), generator=generator)
-    found = settle(step, known, first, u, sampling)
+    found = settle(step, known, first, hard_picks)
     assert calls <= length - first + 1
     for branch in range(branches):
         token = int(known[branch, first])
@@ -78,14 +81,15 @@ def test_settled_rows_are_those_of_one_after_another(first: int) -> None:
             token = pick(float(u[branch, row]), p)
     guess = known.clone()
     guess[:, first + 1 :] = torch.randint(size, (branches, length - first - 1), generator=generator)
-    assert torch.equal(settle(step, guess, first, u, sampling), found)  # whatever was guessed
+    assert torch.equal(settle(step, guess, first, hard_picks), found)  # whatever was guessed
 
 
-@pytest.mark.parametrize("width", [0, 4])
-def test_layers_run_as_transformers_runs_them(width: int) -> None:
+@pytest.mark.parametrize(("width", "narrow"), [(0, 0), (4, 0), (4, 64)])
+def test_layers_run_as_transformers_runs_them(width: int, narrow: int) -> None:
     """Read behind and rows apart, against one line through the whole body."""
     torch.manual_seed(0)
-    head = PickHead(128, 2)
+    head = PickHead(128, 2, narrow)
+    assert head.body.config.hidden_size == (narrow or 128)
     for parameter in head.parameters():
         parameter.data.add_(0.1 * torch.randn_like(parameter))
     text, following = torch.randn(3, width + 1, 128), torch.randn(3, width, 128)
@@ -113,4 +117,8 @@ def test_short_branches_settle_at_once(length: int) -> None:
     known = torch.zeros(3, length, dtype=torch.long)
     logits = torch.randn(3, length, 5)
     u = torch.rand(3, length, dtype=torch.float64)
-    assert torch.equal(settle(lambda given: logits, known, 1, u, Sampling(1.0)), logits)
+
+    def pick(logits: Tensor) -> Tensor:
+        return picks(logits, u, Sampling(1.0))
+
+    assert torch.equal(settle(lambda given: logits, known, 1, pick), logits)

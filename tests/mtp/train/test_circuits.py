@@ -13,11 +13,11 @@ from mtp.models.vocabulary import Vocabulary
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.byte_tokenizer import build_tokenizer
 from mtp.train.circuit_card import export
-from mtp.train.circuit_heads import Recipe, draft_vocabulary, parse_spec, windows_of
+from mtp.train.circuit_heads import Recipe, parse_spec, windows_of
 from mtp.train.circuits import train
 from mtp.train.completions import Record
 from mtp.train.run_folder import load_checkpoint, read_curve
-from mtp.train.texts import Text, batches, in_answers, padded, read_texts
+from mtp.train.texts import Text, batches, draft_vocabulary, in_answers, padded, read_texts
 
 SPECS = [parse_spec(text) for text in ("ff:4", "btree:4:3")]
 RECIPE = Recipe(texts=6, windows=96, code=8, basis=8, steps=24, learning_rate=0.02)
@@ -66,7 +66,7 @@ def test_token_ids_of_the_same_vocabulary_are_kept(tmp_path, verifier):
 
 def test_windows_follow_their_place(data, verifier):
     training, _ = read_texts(data, verifier.vocabulary)
-    vocabulary = draft_vocabulary(verifier, training, 0)
+    vocabulary = draft_vocabulary(training, verifier.backbone.vocabulary_size, 0)
     windows = windows_of(verifier, training[:3], vocabulary, 4, lora=0)
     assert windows.targets.shape == (int(windows.places.sum()), 4)
     first = training[0]
@@ -77,7 +77,7 @@ def test_windows_follow_their_place(data, verifier):
     torch.testing.assert_close(windows.entering[0, place], alone[place], atol=1e-5, rtol=0)
     last = windows.targets[int(windows.places[0].sum()) - 1].tolist()
     assert last == [256, UNKNOWN, UNKNOWN, UNKNOWN]
-    few = draft_vocabulary(verifier, training, 5)
+    few = draft_vocabulary(training, verifier.backbone.vocabulary_size, 5)
     assert few.ids.tolist() == sorted([*b" 123", 256])
 
 

@@ -3,14 +3,16 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from mtp.drafters.base import Context, Outcome, ProbeOutput
 from mtp.drafters.ptp import Guess, ParallelTokens
-from mtp.errors import InputError
+from mtp.errors import InputError, ModelError
 from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
+from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
 from mtp.ptp.head import picks
@@ -74,11 +76,16 @@ def texts(data, verifier):
     return read_texts(data, verifier.vocabulary)
 
 
-def weights_for(verifier, variant="o-ptp", up=0.2, head_layers=0, rank=4, head_context=0):
+FEW = DraftVocabulary(np.array([*range(0, 250, 2), 257]), 264)  # half of the bytes
+
+
+def weights_for(
+    verifier, variant="o-ptp", up=0.2, head_layers=0, rank=4, head_context=0, vocabulary=None
+):
     shape = {"head_layers": head_layers, "head_context": head_context, "rank": rank}
     shape |= {"lengths": (2 if head_layers else 1, 4)}
     recipe = Recipe(**SMALL | {"variant": variant, "steps": 1} | shape)
-    weights = build(recipe, verifier)
+    weights = build(recipe, verifier, vocabulary)
     generator = torch.Generator().manual_seed(1)
     for one in weights.adapter.up if weights.adapter is not None else ():
         one.data = up * torch.randn(one.shape, generator=generator)
@@ -111,16 +118,16 @@ def test_windows_see_their_text_and_themselves_only(texts, verifier):
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
 @pytest.mark.parametrize(
-    ("head_layers", "rank", "head_context"),
-    [(0, 4, 0), (2, 4, 0), (2, 4, 5), (2, 0, 0), (1, 0, 70)],
+    ("head_layers", "rank", "head_context", "vocabulary"),
+    [(0, 4, 0, None), (2, 4, 0, None), (2, 4, 5, FEW), (2, 0, 0, None), (1, 0, 70, FEW)],
 )
 def test_a_training_row_is_a_decoding_row(
-    variant, head_layers, rank, head_context, texts, verifier
+    variant, head_layers, rank, head_context, vocabulary, texts, verifier
 ):
     """A packed window gives the logits that the drafter's block gives for that prefix and noise,
     and what it guesses from them once the next token is known.
     """
-    weights = weights_for(verifier, variant, 0.2, head_layers, rank, head_context)
+    weights = weights_for(verifier, variant, 0.2, head_layers, rank, head_context, vocabulary)
     text = texts[0][0]
     found = read(verifier.backbone, [text], SAMPLING)
     windows = choose_windows(found, 5, 4, torch.Generator().manual_seed(0))
@@ -165,6 +172,8 @@ def test_a_training_row_is_a_decoding_row(
     drafter._remember(after)
     guesses = drafter._foresee(after)
     assert len(guesses) >= 3
+    if vocabulary is not None:
+        assert {guess.token for guess in guesses} <= set(vocabulary.ids.tolist())
     if variant == "c-ptp":
         wanted = final_probabilities(together[rows], SAMPLING)
         for guess, q in zip(guesses, wanted, strict=rank > 0):  # a head drafts 3 of 4
@@ -266,19 +275,26 @@ def test_the_loss_of_a_head_holds_what_it_picks_from_to_the_base(variant, texts,
     assert float(with_rows - free) == pytest.approx(0.3 * float(rows), rel=1e-4)
 
 
+@pytest.mark.parametrize("vocabulary", [None, FEW])
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
-def test_a_head_given_the_text_says_what_it_says_of_its_own_picks(variant, texts, verifier):
+def test_a_head_given_the_text_says_what_it_says_of_its_own_picks(
+    variant, vocabulary, texts, verifier
+):
     """Forced rows are those of decoding as long as all picks before them are the text's."""
     found = read(verifier.backbone, texts[0][:4], SAMPLING)
     windows = choose_windows(found, 90, 4, torch.Generator().manual_seed(0))
     noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
-    weights = weights_for(verifier, variant, 0.02, head_layers=1)
+    weights = weights_for(verifier, variant, 0.02, head_layers=1, vocabulary=vocabulary)
     with torch.no_grad():
         given = (verifier.backbone, weights, found, windows, noise)
         forced, free = predict_forced(*given).logits, predict(*given).logits
         rounded = predict_forced(*given, "bfloat16").logits
     assert torch.allclose(forced.softmax(-1), rounded.softmax(-1), atol=0.05)
     assert not torch.equal(forced, rounded)
+    if vocabulary is not None:
+        assert forced.shape[2] == len(vocabulary)
+        assert loss_of(weights, found, windows, predict_forced(*given), 0.9, 0.3).isfinite()
+        forced = weights._over_all(forced)  # tokens that are not drafted have no chance
     first = weights.config.replaced
     wanted = targets(found, windows, 1 - first).tokens.view(-1, 4)
     forced, free = forced.view(-1, 4, 264), free.view(-1, 4, 264)
@@ -287,7 +303,9 @@ def test_a_head_given_the_text_says_what_it_says_of_its_own_picks(variant, texts
     right = (token == wanted)[:, first:-1].long().cumprod(1).bool()
     right = torch.cat([torch.ones_like(right[:, :1]), right], 1)  # all picks before the row
     assert 0 < int(right[:, 1:].sum()) < right[:, 1:].numel()
-    difference = (forced - free)[:, first:].abs().amax(-1)
+    drafted = slice(None) if vocabulary is None else vocabulary.ids
+    assert free.isfinite().sum(-1).unique().tolist() == [len(forced[0, 0, drafted])]
+    difference = (forced - free)[:, first:, drafted].abs().amax(-1)
     assert difference[right].max() < 1e-3 and difference[~right].max() > 1e-3
 
 
@@ -336,17 +354,17 @@ def test_a_blind_c_ptp_drafter_does_not_pass_for_one_that_reads(
 
 
 @pytest.mark.parametrize(
-    ("variant", "head_layers", "rank"),
-    [("o-ptp", 0, 4), ("o-ptp", 1, 4), ("c-ptp", 1, 0), ("independent", 1, 4)],
+    ("variant", "head_layers", "rank", "few"),
+    [("o-ptp", 0, 4, 0), ("o-ptp", 1, 4, 60), ("c-ptp", 1, 0, 0), ("independent", 1, 4, 0)],
 )
 def test_training_helps_a_run_goes_on_and_ships(
-    variant, head_layers, rank, texts, data, verifier, tmp_path
+    variant, head_layers, rank, few, texts, data, verifier, tmp_path
 ):
     training, held_out = texts
     given = {"variant": variant, "steps": 24, "gate": 1.1, "head_layers": head_layers}
     first = 2 if head_layers else 1  # a head has nothing to learn from offset 1
     given["lengths"] = (first, 4)
-    recipe = Recipe(**SMALL | given | {"rank": rank})
+    recipe = Recipe(**SMALL | given | {"rank": rank, "draft_vocabulary": few})
     train(tmp_path / "run", verifier, training, held_out, replace(recipe, steps=12), save_every=0)
     weights = train(tmp_path / "run", verifier, training, held_out, recipe, save_every=0)
     curve = read_curve(tmp_path / "run")
@@ -359,6 +377,13 @@ def test_training_helps_a_run_goes_on_and_ships(
     folder = tmp_path / "shelf" / f"tiny-{variant}-t0.7"
     loaded = load_ptp(folder, verifier)
     assert loaded.config.variant == variant and len(loaded.config.gains) == 4
+    assert loaded.config.draft_vocabulary == few
+    if few:
+        assert len(loaded.drafted.ids) == 60
+        assert torch.equal(loaded.drafted.ids, weights.drafted.ids)
+        (folder / "vocabulary.safetensors").unlink()
+        with pytest.raises(ModelError, match=r"vocabulary\.safetensors cannot be read"):
+            load_ptp(folder, verifier)
     card = (folder / "card.md").read_text()
     assert "Does it read its noise?" in card and ": not passed." in card
     assert "of the adjacent pairs it foresees are impossible" in card
@@ -399,6 +424,7 @@ def test_recipes_are_checked():
         ({"lengths": (0, 2)}, "The window lengths rise"),
         ({"lengths": ()}, "The window lengths rise"),
         ({"head_layers": 1, "lengths": (1, 2)}, "windows begin with 2 or more"),
+        ({"draft_vocabulary": 9}, "A draft vocabulary needs a pick head"),
         ({"products": "int8"}, "Products are taken in float32 or bfloat16"),
         ({"rank": 0}, "has an adapter, a pick head, or both"),
         ({"temperature": -1.0}, "temperature is -1"),

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from mtp.circuits.circuit import UNKNOWN
-from mtp.circuits.vocabulary import DraftVocabulary, most_frequent, whole
 from mtp.errors import InputError
+from mtp.models.draft_vocabulary import OUTSIDE, DraftVocabulary, most_frequent, whole
 
 
 def test_the_most_frequent_tokens_are_kept_in_rising_order():
@@ -17,8 +16,8 @@ def test_the_most_frequent_tokens_are_kept_in_rising_order():
 
 def test_indices_of_tokens_outside_are_unknown():
     vocabulary = DraftVocabulary(np.array([2, 7, 9]), 10)
-    found = vocabulary.index(torch.tensor([[7, 0], [9, UNKNOWN]]))
-    assert found.tolist() == [[1, UNKNOWN], [2, UNKNOWN]]
+    found = vocabulary.index(torch.tensor([[7, 0], [9, OUTSIDE]]))
+    assert found.tolist() == [[1, OUTSIDE], [2, OUTSIDE]]
     assert whole(4).index(torch.arange(4)).tolist() == [0, 1, 2, 3]
 
 

@@ -1,10 +1,11 @@
-"""The draft vocabulary: which of the model's tokens a circuit can draft.
+"""The draft vocabulary: which of the model's tokens a trained drafter can draft.
 
-A subword vocabulary of 50,000 is too wide for n · r distributions per draft, and most of it is
+A subword vocabulary of 50,000 is too wide for a draft's many distributions, and most of it is
 rarely seen, so drafting is restricted to the most frequent tokens. The kept ids stay in the model's
 order, because coupled drafting compares cumulative sums in vocabulary order.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mtp.circuits.circuit import UNKNOWN
 from mtp.errors import InputError
+
+OUTSIDE = -1  # the index of a token that is not kept
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,22 @@ class DraftVocabulary:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def sha256(self) -> str:
+        """Tells it from others."""
+        return hashlib.sha256(self.ids.astype("<i8").tobytes()).hexdigest()
+
     @cached_property
     def places(self) -> np.ndarray:
-        """(V,): index of each token id in the draft vocabulary, UNKNOWN where it is not in it."""
-        places = np.full(self.size, UNKNOWN, dtype=np.int64)
+        """(V,): index of each token id in the draft vocabulary, OUTSIDE where it is not in it."""
+        places = np.full(self.size, OUTSIDE, dtype=np.int64)
         places[self.ids] = np.arange(len(self.ids))
         return places
 
     def index(self, token_ids: Tensor) -> Tensor:
-        """Indices of token ids (any shape); UNKNOWN for tokens outside and for negative ids."""
+        """Indices of token ids (any shape); OUTSIDE for tokens outside and for negative ids."""
         places = torch.as_tensor(self.places, device=token_ids.device)
-        return places[token_ids.clamp(min=0)].where(token_ids >= 0, torch.tensor(UNKNOWN))
+        return places[token_ids.clamp(min=0)].where(token_ids >= 0, torch.tensor(OUTSIDE))
 
 
 def whole(size: int) -> DraftVocabulary:
