@@ -53,16 +53,19 @@ class Sampling:
         return self.temperature == 0
 
 
-def final_probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution tokens are drawn from: logits (..., V) to float64 probabilities (..., V).
+def final_probabilities(
+    logits: Tensor, sampling: Sampling, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """The distribution tokens are drawn from: logits (..., V) to probabilities (..., V).
 
-    Greedy is a distribution with all its mass on the first largest logit.
+    Greedy is a distribution with all its mass on the first largest logit. dtype: float64 for
+    whatever decides a token; less where a distribution is only learned from.
     """
     if sampling.greedy:
         best = logits.argmax(dim=-1, keepdim=True)
-        one_hot = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+        one_hot = torch.zeros(logits.shape, dtype=dtype, device=logits.device)
         return one_hot.scatter_(-1, best, 1.0)
-    scaled = logits.to(torch.float64) / sampling.temperature
+    scaled = logits.to(dtype) / sampling.temperature
     if 0 < sampling.top_k < scaled.shape[-1]:
         kept = scaled.topk(sampling.top_k, dim=-1)
         scaled = torch.full_like(scaled, -math.inf).scatter(-1, kept.indices, kept.values)

@@ -142,7 +142,7 @@ class PickHead(nn.Module):
         token is Pick's and gradients tell how far u is from another's interval. A small share is
         the distribution itself, so that no token which it allows is ruled out by the noise.
         """
-        p = final_probabilities(logits, sampling).to(logits)
+        p = final_probabilities(logits, sampling, logits.dtype)
         edges = p.cumsum(-1)
         above = torch.sigmoid((edges - u[..., None].to(logits)) / self.log_width.exp())
         above = torch.cat([above[..., :-1], torch.ones_like(above[..., :1])], -1)

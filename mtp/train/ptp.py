@@ -214,7 +214,7 @@ def train(
     temperature. Raises InputError where that has another shape.
 
     memory: GiB that may hold the base's keys and values of all texts, so that it reads each once;
-    where they need more, it reads the texts of every step.
+    where they need more, or for 0, it reads the texts of every step.
     """
     settings = dataclasses.asdict(recipe) | {
         "model": verifier.name,
@@ -232,7 +232,7 @@ def train(
     texts = [text.cut(recipe.context) for text in training]
     caches = weights.adapter is not None
     survey = None
-    if not caches or Survey.size(backbone, texts) <= memory * 2**30:
+    if memory and (not caches or Survey.size(backbone, texts) <= memory * 2**30):
         survey = Survey(backbone, texts, recipe.sampling, caches)
     loop = Loop(
         run_folder,
@@ -337,7 +337,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", help="of the base model; chosen for the processor")
     parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
     parser.add_argument(
-        "--memory", type=float, default=MEMORY, help="GiB for what the base reads in the texts"
+        "--memory",
+        type=float,
+        default=MEMORY,
+        help="GiB for what the base reads in the texts; 0: it reads them in every step",
     )
     parser.add_argument("--export", type=Path, help="only write the run's drafter and its card")
     parser.add_argument(

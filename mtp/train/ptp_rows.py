@@ -447,6 +447,6 @@ def _divergence(found: Read, windows: Windows, logits: Tensor, weights: PtpWeigh
     place = windows.place + (1 - config.replaced)
     inside = place.clamp(max=found.ids.shape[1] - 1)
     rows = None if weights.drafted is None else weights.drafted.rows
-    p = final_probabilities(found.logits_at(inside, rows), config.sampling).float()
+    p = final_probabilities(found.logits_at(inside, rows), config.sampling, torch.float32)
     log_q = (logits.float() / (config.temperature or 1.0)).log_softmax(-1)
     return (torch.xlogy(p, p) - p * log_q).sum(-1)
