@@ -39,6 +39,7 @@ STRIP = 8  # most probable tokens of a strip
 SWEPT = 48  # values of a sweep
 NOISES = 40  # draws of a tally
 MOST_PLACES = 16
+TALLIED = 2**22  # probabilities that a tally holds at once, 32 MB
 PLAIN = "plain"
 
 
@@ -214,31 +215,42 @@ class NoiseExplorer:
         u = torch.rand(
             count, places, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
         )
-        plain = torch.zeros(count, 0, dtype=torch.long)
-        found = {}
-        asked = {PLAIN: None, **self.drafters}
-        for done, name in enumerate(asked):
-            tell(done / len(asked))
-            if name == PLAIN:
-                for place in range(places):
-                    if stop():
-                        return None
-                    row = self._chains(plain)[:, place]
-                    token = picks_from(u[:, place], cumulative(row))
-                    plain = torch.cat([plain, token[:, None].cpu()], 1)
-                tokens = plain
-            else:
-                if stop():
+        at_once = max(1, TALLIED // (places * self.backbone.vocabulary_size))
+        names = (PLAIN, *self.drafters)
+        right = dict.fromkeys(names, 0)
+        impossible = dict.fromkeys(names, 0)
+        for first in range(0, count, at_once):
+            part = u[first : first + at_once]
+            for done, name in enumerate(names):
+                tell((first + done / len(names) * len(part)) / count)
+                tokens = self._written(name, part, stop)
+                if tokens is None:
                     return None
-                tokens = torch.tensor(self._draft(name, u.tolist()).tokens)
-            p = self._chains(tokens[:, :-1])
-            ids = tokens.to(p.device)
-            again = picks_from(u, cumulative(p))
-            later = p[:, 1:].gather(2, ids[:, 1:, None])[:, :, 0]
-            right = (again == ids).long().cumprod(1).sum(1).double()
-            impossible = float((later < IMPOSSIBLE).double().mean()) if places > 1 else 0.0
-            found[name] = Tally(round(float(right.mean()), 4), round(impossible, 4))
-        return found
+                p = self._chains(tokens[:, :-1])
+                ids = tokens.to(p.device)
+                again = picks_from(part, cumulative(p))
+                later = p[:, 1:].gather(2, ids[:, 1:, None])
+                right[name] += int((again == ids).long().cumprod(1).sum())
+                impossible[name] += int((later < IMPOSSIBLE).sum())
+        pairs = max(1, count * (places - 1))
+        return {
+            name: Tally(round(right[name] / count, 4), round(impossible[name] / pairs, 4))
+            for name in names
+        }
+
+    def _written(self, name: str, u: Tensor, stop: Callable[[], bool]) -> Tensor | None:
+        """What plain sampling or a drafter writes with noise u (S, N): tokens (S, N); None where
+        it was stopped.
+        """
+        if name != PLAIN:
+            return None if stop() else torch.tensor(self._draft(name, u.tolist()).tokens)
+        plain = torch.zeros(len(u), 0, dtype=torch.long)
+        for place in range(u.shape[1]):
+            if stop():
+                return None
+            token = picks_from(u[:, place], cumulative(self._chains(plain)[:, place]))
+            plain = torch.cat([plain, token[:, None].cpu()], 1)
+        return plain
 
     def _chains(self, tokens: Tensor) -> Tensor:
         """The verifier's final distributions (S, 1 + T, V) behind the root and each token of

@@ -93,9 +93,14 @@ def test_with_a_head_the_first_token_is_the_verifiers_and_the_rest_the_drafters(
     assert len(second.tree.token_ids) == 4
 
 
-def test_tallies_count_what_views_show(explorer):
-    """Many noises in one forward, against one view for each."""
-    tallies = explorer.tallies(4, count=6, seed=5)
+def test_tallies_count_what_views_show(explorer, monkeypatch):
+    """Many noises in one forward or in pieces, against one view for each."""
+    told = []
+    tallies = explorer.tallies(4, count=6, seed=5, tell=told.append)
+    assert told == sorted(told) and len(told) == 4 and told[-1] < 1
+    monkeypatch.setattr("mtp.ptp.explore.TALLIED", 4 * explorer.backbone.vocabulary_size * 4)
+    assert explorer.tallies(4, count=6, seed=5, tell=told.append) == tallies
+    assert told[4:] == sorted(told[4:]) and len(told) == 12  # in two pieces
     noises = torch.rand(6, 4, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     views = [explorer.view(noise) for noise in noises.tolist()]
     assert tallies["plain"].right == 4.0
