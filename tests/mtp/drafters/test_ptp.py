@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,10 +76,8 @@ def weights_for(
 class Oracle(ParallelTokens):
     """Knows the text; its confidence is right."""
 
-    def __init__(
-        self, text: list[int], weights: PtpWeights, backbone: Backbone, most: int, budget: int
-    ) -> None:
-        super().__init__(weights, backbone, most, budget)
+    def __init__(self, text: list[int], *args: Any) -> None:
+        super().__init__(*args)
         self.text = text
 
     def _guesses(self, logits: Tensor, places: list[int], context: Context) -> list[Guess]:
@@ -91,14 +90,32 @@ class Oracle(ParallelTokens):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("most", [2, 5, 8])
+@pytest.mark.parametrize(
+    ("head_layers", "rank", "branching", "sampling"),
+    [
+        (0, 3, "partial", Sampling(1.0)),
+        (0, 3, "full", Sampling(0.7)),
+        (1, 3, "partial", Sampling(1.0, top_p=0.8)),
+        (1, 3, "single", Sampling(0.0)),
+        (1, 0, "partial", Sampling(1.2, top_k=20)),
+    ],
+)
 def test_an_oracles_drafts_all_stand(
-    variant: str, most: int, tiny: Tiny, prompt: Prompt, write: Write
+    variant: str,
+    most: int,
+    head_layers: int,
+    rank: int,
+    branching: str,
+    sampling: Sampling,
+    tiny: Tiny,
+    prompt: Prompt,
+    write: Write,
 ) -> None:
     backbone = Backbone(tiny("llama"))
-    request = {"prompt_ids": prompt(1), "sampling": Sampling(1.0), "max_new_tokens": 41}
+    request = {"prompt_ids": prompt(1), "sampling": sampling, "max_new_tokens": 41}
     plain = write(backbone, Autoregressive(), **request)
-    weights = weights_for(tiny("llama"), variant)
-    oracle = Oracle(plain.token_ids, weights, backbone, most, most + 1)
+    weights = weights_for(tiny("llama"), variant, 0.4, head_layers, rank)
+    oracle = Oracle(plain.token_ids, weights, backbone, most, most + 1, branching)
     run = write(backbone, oracle, **request)
     assert run.output_ids == plain.output_ids
     assert len(run.steps) <= math.ceil(41 / most) + 1
@@ -106,7 +123,7 @@ def test_an_oracles_drafts_all_stand(
     assert statuses == {"accepted"}
 
 
-@pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.2])
+@pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.0, 1.2])
 @pytest.mark.parametrize(
     ("name", "head_layers", "rank", "head_context"),
     [("llama", 0, 3, 0), ("llama", 2, 3, 0), ("qwen3", 0, 3, 0), ("mistral", 2, 0, 9)],
@@ -195,19 +212,24 @@ def block_of(made: ParallelTokens, guesses: list[int], backbone: Backbone, promp
 
 
 LAYOUTS = [{"branching": "full"}, {"budget": 9}, {"budget": 5, "branching": "single"}]
+MANY_LAYOUTS = [
+    (most, drafts, layout)
+    for most, drafts in [(2, 1), (4, 0), (4, 3), (7, 2), (7, 6)]
+    for layout in [*LAYOUTS, {"budget": 2}, {"budget": 3, "branching": "single"}, {"budget": 40}]
+]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("most", "drafts", "layout"), MANY_LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_without_the_adapter_base_rows_and_cache_are_bit_equal(
-    dtype: torch.dtype, layout: dict, tiny: Tiny
+    dtype: torch.dtype, most: int, drafts: int, layout: dict, tiny: Tiny
 ) -> None:
     model = copy.deepcopy(tiny("llama")).to(dtype)
     backbone = Backbone(model)
-    made = ParallelTokens(weights_for(model, "o-ptp", 0.5), backbone, 4, **layout)
-    prompt = [3, 1, 4, 1, 5, 9]
-    draft, cache = block_of(made, [2, 6, 5], backbone, prompt)
-    _, other = block_of(made, [2, 6, 5], backbone, prompt)
+    made = ParallelTokens(weights_for(model, "o-ptp", 0.5), backbone, most, **layout)
+    prompt, guesses = [3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8][:drafts]
+    draft, cache = block_of(made, guesses, backbone, prompt)
+    _, other = block_of(made, guesses, backbone, prompt)
     gated = backbone.forward(Block(prompt[-1], draft.tree, draft.probes), cache)
     without = replace(draft.probes, adapter=None)
     plain = backbone.forward(Block(prompt[-1], draft.tree, without), other)
