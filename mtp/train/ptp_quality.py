@@ -13,7 +13,8 @@ from mtp.models.backbone import Backbone
 from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
 from mtp.sampling import Sampling, final_probabilities
-from mtp.train.ptp_rows import Read, Windows, choose_windows, noise_of, predict, read, targets
+from mtp.train.ptp_read import Read, read
+from mtp.train.ptp_rows import Windows, choose_windows, noise_of, predict, targets
 from mtp.train.texts import Text
 
 ROWS = 8  # texts a forward

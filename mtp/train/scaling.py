@@ -24,16 +24,9 @@ from mtp.sampling import Sampling
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.loop import Loop
 from mtp.train.muon import optimizers_for
-from mtp.train.ptp import check_corpus
-from mtp.train.ptp_rows import (
-    Read,
-    Survey,
-    Windows,
-    draw_windows,
-    noise_of,
-    token_loss,
-    windows_behind,
-)
+from mtp.train.ptp_read import Read, Survey
+from mtp.train.ptp_recipe import check_corpus
+from mtp.train.ptp_rows import Windows, draw_windows, noise_of, token_loss, windows_behind
 from mtp.train.run_folder import RunFolder, read_curve
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, read_texts

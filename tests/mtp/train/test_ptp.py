@@ -21,18 +21,18 @@ from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.byte_tokenizer import build_tokenizer
 from mtp.train.completions import Header, Record
-from mtp.train.ptp import Recipe, build, check_corpus, train
+from mtp.train.ptp import train
 from mtp.train.ptp_card import export
 from mtp.train.ptp_quality import measure
+from mtp.train.ptp_read import Survey, read
+from mtp.train.ptp_recipe import Recipe, build, check_corpus
 from mtp.train.ptp_rows import (
     Predicted,
-    Survey,
     choose_windows,
     loss_of,
     noise_of,
     predict,
     predict_forced,
-    read,
     targets,
 )
 from mtp.train.run_folder import read_curve, recipe_of
