@@ -16,7 +16,7 @@ from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_tokenizer import END_ID, build_tokenizer
 from mtp.train.completions import HELD_OUT, source_of
-from mtp.train.run_folder import thinned
+from mtp.train.run_folder import as_options, thinned
 
 CURVE_LINES = 12  # of the curve in card.md; card.json has all
 
@@ -89,13 +89,9 @@ def _text(documents: Documents, number: int) -> str:
 
 
 def _command(data: Sequence[Path], settings: Mapping[str, Any]) -> str:
-    options = [
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in settings.items()
-        if value is not None and name != "weight_decay"
-    ]
+    options = as_options(settings, ("weight_decay",))
     files = " ".join(path.name for path in data)
-    return f"python -m mtp train byte-lm --data {files} --folder RUN {' '.join(options)}"
+    return f"python -m mtp train byte-lm --data {files} --folder RUN {options}"
 
 
 def _markdown(card: Mapping[str, Any]) -> str:

@@ -10,17 +10,25 @@ from mtp.circuits.head_files import save_head
 from mtp.circuits.heads import CircuitHead
 from mtp.circuits.shelf import label_of
 from mtp.decode import software
-from mtp.errors import InputError
 from mtp.models.catalog import bits_per_byte
 from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
 from mtp.sampling import Sampling
 from mtp.train.circuit_heads import Recipe, Spec, build, drafted_in, evaluate, windows_of
 from mtp.train.completions import source_of
-from mtp.train.held_out import VERIFICATIONS, acceptance
+from mtp.train.held_out import acceptance
 from mtp.train.loop import round_as_stored
-from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, recipe_of, thinned
+from mtp.train.run_folder import (
+    as_options,
+    check_weights,
+    load_checkpoint,
+    read_curve,
+    read_settings,
+    recipe_of,
+    thinned,
+)
 from mtp.train.texts import Text
+from mtp.verify import VERIFICATIONS
 
 ROWS = 8  # held-out texts a forward
 TEMPERATURE = 0.7
@@ -40,8 +48,7 @@ def export(
     Raises InputError where the run has no checkpoint yet, or is of another model.
     """
     state, settings = load_checkpoint(run_folder), read_settings(run_folder)
-    if settings["weights_sha256"] != verifier.weights_sha256:
-        raise InputError(f"The run in {run_folder} trained heads for other weights than these.")
+    check_weights(run_folder, verifier.weights_sha256)
     recipe = recipe_of(run_folder, Recipe)
     specs = [Spec(**spec) for spec in settings["heads"]]
     begin = settings["begin"]
@@ -96,11 +103,7 @@ def _command(
     begin: str | None,
 ) -> str:
     heads = ",".join(f"{spec.circuit}:{spec.window}:{spec.rank}" for spec in specs)
-    options = " ".join(
-        f"--{name.replace('_', '-')} {value}"
-        for name, value in vars(recipe).items()
-        if value is not None
-    )
+    options = as_options(vars(recipe))
     if begin is not None:
         options = f"--begin {begin} {options}"
     files = " ".join(path.name for path in data)

@@ -29,7 +29,7 @@ from mtp.train.circuit_heads import (
     parse_spec,
     windows_of,
 )
-from mtp.train.run_folder import RunFolder, load_checkpoint, read_settings, recipe_of
+from mtp.train.run_folder import RunFolder, check_weights, load_checkpoint, read_settings
 from mtp.train.texts import Text, batches, draft_vocabulary, read_texts
 
 CLIP = 1.0
@@ -136,8 +136,7 @@ def _begun(
 ) -> dict[str, Any]:
     """The checkpoint of the run to begin from. Raises InputError where its heads don't fit."""
     state, settings = load_checkpoint(begin), read_settings(begin)
-    if settings["weights_sha256"] != verifier.weights_sha256:
-        raise InputError(f"The run in {begin} trained heads for other weights than these.")
+    check_weights(begin, verifier.weights_sha256)
     for name in ("code", "basis", "inputs"):
         there = settings.get(name, getattr(Recipe, name))
         if there != getattr(recipe, name):
@@ -223,7 +222,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
     if args.export is not None:
-        recipe_of(args.folder, Recipe)  # says so before a model is loaded, if there is no run
+        load_checkpoint(args.folder)  # says so before a model is loaded, if there is none
         verifier = load_verifier(args.model, args.dtype)
         _, held_out = read_texts(args.data, verifier.vocabulary)
         circuit_card.export(args.folder, args.export, verifier, args.data, held_out, args.prompts)

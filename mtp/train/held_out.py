@@ -9,12 +9,11 @@ import numpy as np
 
 from mtp.models.verifier import Verifier
 from mtp.records.settings import Settings
-from mtp.records.trace import Verification
 from mtp.run import start
 from mtp.sampling import Sampling
+from mtp.verify import VERIFICATIONS
 
 NEW_TOKENS = 128
-VERIFICATIONS: tuple[Verification, ...] = ("rejection", "coupled")
 
 
 def acceptance(

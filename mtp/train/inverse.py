@@ -34,6 +34,7 @@ from mtp.train.loop import PRODUCTS, Loop, in_products, restore, round_as_stored
 from mtp.train.muon import optimizers_for
 from mtp.train.run_folder import (
     RunFolder,
+    as_options,
     load_checkpoint,
     read_curve,
     read_settings,
@@ -308,12 +309,7 @@ def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
             zip(held["perplexity"], held["twin_perplexity"], strict=True), 1
         )
     )
-    options = " ".join(
-        f"--{name.replace('_', '-')} "
-        + (",".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in card["settings"].items()
-        if value is not None
-    )
+    options = as_options(card["settings"])
     return f"""# Inverse autoregressive pair
 
 Two byte models of {card["parameters"] / 1e6:.2f}M parameters each, of the same shape, from the same

@@ -22,7 +22,13 @@ from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_read import Survey, read
 from mtp.train.ptp_recipe import Recipe, build, check_corpus, optimizers_of, vocabulary_of
 from mtp.train.ptp_rows import draw_windows, loss_of, predict_forced
-from mtp.train.run_folder import RunFolder, load_checkpoint, read_settings, recipe_of
+from mtp.train.run_folder import (
+    RunFolder,
+    check_weights,
+    load_checkpoint,
+    read_settings,
+    recipe_of,
+)
 from mtp.train.schedule import parse_lengths, share_of_stage
 from mtp.train.texts import Text, batches, read_texts
 
@@ -99,8 +105,7 @@ def train(
 
 
 def _begin_as(weights: PtpWeights, begin: Path, verifier: Verifier) -> None:
-    if read_settings(begin)["weights_sha256"] != verifier.weights_sha256:
-        raise InputError(f"The run in {begin} trained a drafter for other weights than these.")
+    check_weights(begin, verifier.weights_sha256)
     try:
         restore(weights.modules, load_checkpoint(begin))
     except (RuntimeError, KeyError) as error:

@@ -17,7 +17,13 @@ from mtp.ptp.weights import PtpWeights, save_ptp
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore, round_as_stored
 from mtp.train.ptp_quality import Quality, measure
-from mtp.train.run_folder import load_checkpoint, read_curve, read_settings, thinned
+from mtp.train.run_folder import (
+    as_options,
+    load_checkpoint,
+    read_curve,
+    read_settings,
+    thinned,
+)
 from mtp.train.texts import Text
 
 CURVE_LINES = 14
@@ -115,12 +121,7 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     rows = "\n".join(
         f"| {kind} | {accepted[kind]['tokens_per_call']:.2f} |" for kind in ("coupled", "rejection")
     )
-    options = " ".join(
-        f"--{name.replace('_', '-')} "
-        + (",".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in card["settings"].items()
-        if value is not None and name not in ("weights_sha256", "drafted_sha256")
-    )
+    options = as_options(card["settings"], ("weights_sha256", "drafted_sha256"))
     config = weights.config
     parts = []
     if weights.adapter is not None:

@@ -78,6 +78,23 @@ def recipe_of(path: Path, kind: type[T]) -> T:
     return kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
 
 
+def check_weights(path: Path, weights_sha256: str) -> None:
+    """Raises InputError where the run in a folder trained something for another base model."""
+    if read_settings(path)["weights_sha256"] != weights_sha256:
+        raise InputError(f"The run in {path} was trained for other weights than these.")
+
+
+def as_options(settings: Mapping[str, Any], leave_out: Collection[str] = ()) -> str:
+    """Settings as a command line gives them, for a card; what is None goes without saying."""
+    words = [
+        f"--{name.replace('_', '-')} "
+        + (",".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+        for name, value in settings.items()
+        if value is not None and name not in leave_out
+    ]
+    return " ".join(words)
+
+
 def read_curve(path: Path) -> list[dict[str, Any]]:
     """The lines of its curve, in order."""
     return [json.loads(line) for line in (path / CURVE).read_text(encoding="utf-8").splitlines()]
