@@ -73,10 +73,11 @@ class PickHead(nn.Module):
     later rows are given, as it does in plain sampling. At first the head changes no distribution.
 
     hidden: of the base. width: of the head's layers, a multiple of the attention heads' 64 or
-    less than that; 0 for the base's.
+    less than that; 0 for the base's. spread: of the base's embeddings, so that the token a row is
+    given counts as much as the states it reads, which are about 1.
     """
 
-    def __init__(self, hidden: int, layers: int, width: int = 0) -> None:
+    def __init__(self, hidden: int, layers: int, width: int = 0, spread: float = 1.0) -> None:
         super().__init__()
         width = width or hidden
         heads = max(1, width // HEAD_WIDTH)
@@ -98,6 +99,8 @@ class PickHead(nn.Module):
         self.row = nn.Linear(hidden, width, bias=False)
         self.out = nn.Linear(width, hidden, bias=False)
         nn.init.zeros_(self.out.weight)
+        with torch.no_grad():
+            self.given.weight.div_(spread)
         self.log_width = nn.Parameter(torch.tensor(FIRST_WIDTH).log())
 
     def read(self, states: Tensor, following: Tensor) -> list[Keys]:

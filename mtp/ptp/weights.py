@@ -260,21 +260,26 @@ def _embedded(backbone: Backbone, token_ids: Tensor) -> Tensor:
     return found * (token_ids >= 0)[:, :, None]
 
 
-def build_head(config: PtpConfig) -> PickHead | None:
+def build_head(config: PtpConfig, model: PreTrainedModel) -> PickHead | None:
     """An untrained head, where the drafter has one."""
     if not config.head_layers:
         return None
-    return PickHead(config.hidden, config.head_layers, config.head_width)
+    return PickHead(config.hidden, config.head_layers, config.head_width, _spread(model))
 
 
 def build_noise(
     config: PtpConfig, model: PreTrainedModel, generator: torch.Generator | None = None
 ) -> NoiseEmbedding:
     """An untrained embedding, of the size of the base's token embeddings."""
+    spread = _spread(model)
+    return NoiseEmbedding(config.embedding, config.hidden, spread, config.anchors, generator)
+
+
+def _spread(model: PreTrainedModel) -> float:
+    """The standard deviation of the model's token embeddings."""
     table = model.get_input_embeddings().weight
     assert isinstance(table, torch.Tensor)
-    spread = float(table.detach().float().std())
-    return NoiseEmbedding(config.embedding, config.hidden, spread, config.anchors, generator)
+    return float(table.detach().float().std())
 
 
 def save_ptp(
@@ -310,7 +315,7 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
             f"model's are {verifier.weights_sha256[:12]}…."
         )
     model = verifier.backbone.model
-    noise, head = build_noise(config, model), build_head(config)
+    noise, head = build_noise(config, model), build_head(config, model)
     adapter = None
     if config.rank:
         _load(noise, folder / NOISE_FILE)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import LlamaForCausalLM
 
@@ -55,14 +55,16 @@ class Recipe(Schedule):
 
     In each of `batch` texts of `context` bytes, windows are split off, with about `rows` noise rows
     between them. Windows grow through `lengths`, tokens each: the i-th length's share of the budget
-    is proportional to i, as short windows teach to read the noise. Matrix products of what is
-    learnt are taken in float32 or bfloat16; the noise is always found in float32.
+    is proportional to i, as short windows teach to read the noise. A window of 1 has no noise rows:
+    both models learn the text alone, without which there is no distribution to pick from. Matrix
+    products of what is learnt are taken in float32 or bfloat16; the noise is always found in
+    float32.
     """
 
     batch: int = 16
     context: int = 256
     rows: int = 96
-    lengths: tuple[int, ...] = (2, 4, 8)
+    lengths: tuple[int, ...] = (1, 2, 4, 8)
     learning_rate: float = 5e-3
     temperature: float = 0.7
     embedding: str = "binary"
@@ -78,9 +80,10 @@ class Recipe(Schedule):
         if self.products not in PRODUCTS:
             raise InputError(f"Products are taken in {' or '.join(PRODUCTS)}.")
         rising = list(self.lengths) == sorted(set(self.lengths))
-        if not rising or not 2 <= min(self.lengths, default=0) <= max(self.lengths) < self.context:
+        most = max(self.lengths, default=0)
+        if not rising or min(self.lengths, default=0) < 1 or not 2 <= most < self.context:
             raise InputError(
-                "The window lengths rise from 2 or more and are below the context, such as 2,4,8."
+                "The window lengths rise, to 2 at least and less than the context, such as 1,2,4,8."
             )
 
     @property
@@ -97,7 +100,7 @@ class Recipe(Schedule):
         return self.longest
 
     def windows(self, length: int) -> int:
-        """Windows of this length in a text."""
+        """Windows of this length in a text, 2 or more tokens each."""
         return max(1, self.rows // (length - 1))
 
     @property
@@ -155,30 +158,47 @@ def train(
         pair.optimizers(recipe),
         save_every,
     )
-    sampling = Sampling(recipe.temperature)
     mine = [*pair.model.parameters(), *pair.noise.parameters()]
     theirs = [*pair.twin.parameters()]
     seen = []
     for step in loop:
         rng = np.random.default_rng([recipe.seed, step])
-        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
         length = recipe.length(loop.used)
-        found = split(inputs, labels, recipe.windows(length), length, generator)
-        shares = partial(training_shares, generator=generator)
-        own = own_noise(pair.model, pair.noise, found, sampling, shares)
-        with in_products(recipe.products, inputs.device):
-            text, later = losses(pair.model, pair.noise, found, labels, own)
-            twin = loss_bits(pair.twin, inputs, labels) * math.log(2)  # in nats, as the others are
+        text, later, twin = _losses(pair, recipe, length, inputs, labels, rng)
         loop.update(text + later + twin, mine, theirs)
         seen.append([loss.item() / math.log(2) for loss in (text, later, twin)])
         if loop.due:
             mean = np.mean(seen, axis=0).round(4).tolist()
             bits = dict(zip(("text", "windows", "twin"), mean, strict=True))
+            if length == 1:
+                bits["windows"] = None  # there are none yet
             line = {"length": length, "training_bits": bits, **perplexities(pair, held_out, recipe)}
             report(_sentence(loop.save(line)))
             seen = []
     return pair
+
+
+def _losses(
+    pair: Pair,
+    recipe: Recipe,
+    length: int,
+    inputs: Tensor,
+    labels: Tensor,
+    rng: np.random.Generator,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In nats: the model's text and its windows of this length, and the twin's text."""
+    own = None
+    if length > 1:
+        generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        found = split(inputs, labels, recipe.windows(length), length, generator)
+        shares = partial(training_shares, generator=generator)
+        own = own_noise(pair.model, pair.noise, found, Sampling(recipe.temperature), shares)
+    with in_products(recipe.products, inputs.device):
+        twin = math.log(2) * loss_bits(pair.twin, inputs, labels)
+        if own is None:
+            return math.log(2) * loss_bits(pair.model, inputs, labels), torch.zeros(()), twin
+        return *losses(pair.model, pair.noise, found, labels, own), twin
 
 
 @torch.no_grad()
@@ -237,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="of the run; goes on if there")
     parser.add_argument("--minutes", type=float, help="training time in all, breaks not counted")
     parser.add_argument("--steps", type=int, help="steps in all")
-    parser.add_argument("--lengths", default="2,4,8", help="of windows, one after another")
+    parser.add_argument("--lengths", default="1,2,4,8", help="of windows, one after another")
     parser.add_argument("--products", choices=tuple(PRODUCTS), default=Recipe.products)
     parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
     for field in dataclasses.fields(Recipe):
@@ -297,8 +317,12 @@ def export(run_folder: Path, out: Path, held_out: Documents) -> None:
 
 def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
     curve = "\n".join(
-        f"| {line['step']} | {line['training_bits']['text']:.3f} "
-        f"| {line['training_bits']['windows']:.3f} | {line['training_bits']['twin']:.3f} "
+        f"| {line['step']} | "
+        + " | ".join(
+            "–" if bits is None else f"{bits:.3f}"
+            for bits in (line["training_bits"][name] for name in ("text", "windows", "twin"))
+        )
+        + " "
         f"| {100 * line['gap']:+.1f}% |"
         for line in thinned(card["curve"], CURVE_LINES)
     )

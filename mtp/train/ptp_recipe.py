@@ -152,7 +152,7 @@ def build(
     noise = build_noise(config, backbone.model, generator).to(backbone.device)
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)
-        head = build_head(config)
+        head = build_head(config, backbone.model)
     if head is not None:
         head.to(backbone.device)
     drafted = None if vocabulary is None else Drafted.of(vocabulary, backbone)

@@ -67,7 +67,7 @@ def weights_for(
     noise = build_noise(config, model, generator).to(model.dtype)
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        head = build_head(config)
+        head = build_head(config, model)
     if head is not None:
         torch.nn.init.normal_(head.out.weight, std=strength, generator=generator)
     return PtpWeights(config, adapter, noise, head)

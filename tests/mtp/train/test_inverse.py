@@ -16,7 +16,7 @@ from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
 
 RECIPE = Recipe(
-    batch=4, context=48, rows=9, lengths=(2, 4), hidden=16, layers=1, heads=2, mlp=24,
+    batch=4, context=48, rows=9, lengths=(1, 2, 4), hidden=16, layers=1, heads=2, mlp=24,
     learning_rate=0.02, steps=12,
 )  # fmt: skip
 SAMPLING = Sampling(0.7)
@@ -109,8 +109,11 @@ def test_training_helps_goes_on_and_ships(texts, tmp_path):
     assert [line["step"] for line in curve] == list(range(1, 13))
     first = curve[0]["training_bits"]
     assert first["twin"] == pytest.approx(first["text"], rel=1e-3)  # one unit, equal first weights
+    assert first["windows"] is None  # windows of 1 have no noise rows
+    assert {line["length"] for line in curve} == {1, 2, 4}
     for name in ("text", "windows", "twin"):
-        assert curve[-1]["training_bits"][name] < curve[0]["training_bits"][name] - 1
+        bits = [line["training_bits"][name] for line in curve]
+        assert bits[-1] < next(one for one in bits if one is not None) - 1
     assert curve[-1]["perplexity"][2] < curve[0]["perplexity"][2] / 2
     export(tmp_path / "run", tmp_path / "out", held_out)
     names = {path.name for path in (tmp_path / "out").iterdir()}
