@@ -121,7 +121,7 @@ class PickHead(nn.Module):
         return seen
 
     def forward(self, seen: Sequence[Keys], states: Tensor, given: Tensor) -> Tensor:
-        """(B, L, D): the states of L noise rows in each of B branches, refined.
+        """(B, L, D): what is added to the states of L noise rows in each of B branches.
 
         seen: what `read` gives. states (B, L, D): final states of the rows. given (B, L, D):
         embeddings of the tokens before those that the rows foresee, 0 for none.
@@ -130,7 +130,8 @@ class PickHead(nn.Module):
         rotary = self._rotary(rows, seen[0][0].shape[2])
         for layer, before in zip(self.body.layers, seen, strict=True):
             _, rows = _run_layer(layer, rows, rotary, before)
-        return states + self.out(_normed(rows, self.body.norm))
+        added: Tensor = self.out(_normed(rows, self.body.norm))
+        return added
 
     def _rotary(self, rows: Tensor, start: int) -> tuple[Tensor, Tensor]:
         places = torch.arange(start, start + rows.shape[1], device=rows.device)

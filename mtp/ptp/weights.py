@@ -228,18 +228,20 @@ class PtpWeights:
         self, backbone: Backbone, states: Tensor | None, behind: Behind, length: int
     ) -> Callable[[Tensor], Tensor]:
         """A function from the tokens (B, L) that L = `length` rows are given, −1 for none, to their
-        logits (B, L, W) of the tokens drafted. What is behind the rows is read once.
+        logits (B, L, W) of the tokens drafted. What is behind the rows is read once. Without rows
+        in the base, the head reads the root's state in each row, and what it says is all its own:
+        that state foretells the root's token, which is known.
         """
         head = self.head
         assert head is not None
         seen = head.read(behind.states.float(), _embedded(backbone, behind.following))
-        if states is None:
-            states = behind.root[:, None].expand(-1, length, -1)
-        rows = states.float()
+        rows = behind.root[:, None].expand(-1, length, -1) if states is None else states
+        rows = rows.float()
+        below = 0.0 if states is None else rows
         unembedding = self.rows(backbone)
 
         def step(given: Tensor) -> Tensor:
-            refined = head(seen, rows, _embedded(backbone, given))
+            refined = below + head(seen, rows, _embedded(backbone, given))
             return refined.to(unembedding) @ unembedding.T
 
         return step

@@ -97,7 +97,7 @@ def test_layers_run_as_transformers_runs_them(width: int, narrow: int) -> None:
     before = head.root(text)
     before[:, :width] += head.given(following)
     line = torch.cat([before, head.row(states) + head.given(given)], dim=1)
-    theirs = states + head.out(head.body(inputs_embeds=line).last_hidden_state[:, width + 1 :])
+    theirs = head.out(head.body(inputs_embeds=line).last_hidden_state[:, width + 1 :])
     mine = head(head.read(text, following), states, given)
     torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
 
