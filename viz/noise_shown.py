@@ -113,7 +113,7 @@ def head_of(shown: Shown) -> dict[str, Any]:
         "file": record.to_json(),
         "name": f"draftscope-noise-{record.model.rpartition('/')[2]}.json",
         "tally": _tally(record),
-        "tally_said": text("noise.tally.said", noises=record.noises, places=len(record.view.noise)),
+        "tally_said": _tally_said(record),
         "study": _study(STUDY, record.model),
         "none": "" if record.drafters else _none_for(record.model),
     }  # fmt: skip
@@ -173,6 +173,16 @@ def sweep_at(sweep: Sweep, now: float) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _tally_said(record: NoiseRecord) -> str:
+    """Over what the tallies are, and for which temperatures the drafters were trained."""
+    said = text("noise.tally.said", noises=record.noises, places=len(record.view.noise))
+    trained = sorted({facts.temperature for facts in record.drafters.values()})
+    if not trained:
+        return said
+    temperatures = " / ".join(f"{temperature:g}" for temperature in trained)
+    return f"{said} {text('noise.tally.trained', temperatures=temperatures)}"
 
 
 def _none_for(model: str) -> str:

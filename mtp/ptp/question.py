@@ -88,6 +88,8 @@ def record(
 def facts_of(explorer: NoiseExplorer) -> dict[str, DrafterFacts]:
     """What a record keeps of the drafters behind it."""
     return {
-        name: DrafterFacts(one.config.expected(), one.config.replaced, one.sha256())
+        name: DrafterFacts(
+            one.config.expected(), one.config.replaced, one.sha256(), one.config.temperature
+        )
         for name, one in explorer.drafters.items()
     }

@@ -104,12 +104,14 @@ class Tally:
 @dataclass(frozen=True)
 class DrafterFacts:
     """What partial quadratic decoding knows of a drafter: H(b), b = 1, 2, …; how many rows at a
-    branch's start the verifier's own token replaces; and the SHA-256 of the drafter's weights.
+    branch's start the verifier's own token replaces; the SHA-256 of the drafter's weights; and the
+    temperature it was trained for.
     """
 
     gains: tuple[float, ...]
     replaced: int
     weights_sha256: str
+    temperature: float
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def record_of() -> NoiseRecord:
         NoiseView(noise, plain, drafted), {"o-ptp": sweep, "c-ptp": sweep}, 40,
         {"plain": Tally(3.0, 0.0), "o-ptp": Tally(2.1, 0.01), "c-ptp": Tally(1.9, 0.02)},
         {
-            "o-ptp": DrafterFacts((0.0, 0.9, 1.5), 1, "one"),
-            "c-ptp": DrafterFacts((0.9, 1.5, 1.9), 0, "two"),
+            "o-ptp": DrafterFacts((0.0, 0.9, 1.5), 1, "one", 0.7),
+            "c-ptp": DrafterFacts((0.9, 1.5, 1.9), 0, "two", 0.7),
         },
     )  # fmt: skip
 
