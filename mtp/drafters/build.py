@@ -62,9 +62,7 @@ def _parallel(
     person's own.
     """
     given = str(options["weights"]).strip()
-    folder = (
-        Path(given).expanduser() if given else shipped_folder(name, verifier, sampling.temperature)
-    )
+    folder = Path(given).expanduser() if given else shipped_folder(name, verifier, sampling)
     variant = load_config(folder).variant
     if variant != name:
         raise InputError(f"The drafter in {folder} is {variant}, not {name}.")

@@ -67,6 +67,7 @@ class LowRankAdapter(nn.Module):
         )
         self._groups = _groups(self.names)
         self._ready: dict[torch.dtype, list[_Maps]] = {}
+        self.register_load_state_dict_post_hook(lambda module, keys: module._ready.clear())
 
     @contextmanager
     def gate(self, model: nn.Module, first_row: int) -> Iterator[None]:
@@ -107,14 +108,14 @@ class LowRankAdapter(nn.Module):
             return self._cast(dtype)
         if dtype not in self._ready:
             with torch.inference_mode(False), torch.no_grad():
-                self._ready[dtype] = self._cast(dtype)
+                self._ready[dtype] = self._cast(dtype, copy=True)
         return self._ready[dtype]
 
-    def _cast(self, dtype: torch.dtype) -> list[_Maps]:
+    def _cast(self, dtype: torch.dtype, copy: bool = False) -> list[_Maps]:
         return [
             _Maps(
                 torch.cat([self.down[index] for index in group]).to(dtype).T,
-                [self.up[index].to(dtype).T for index in group],
+                [self.up[index].to(dtype, copy=copy).T for index in group],
             )
             for group in self._groups
         ]

@@ -70,7 +70,7 @@ class PickHead(nn.Module):
     known. The head reads the final states of the root and of a few rows before it with their
     tokens, the rows' final states, and in each row the token before the one it foresees: the
     verifier's for the first, Pick(u, P̂) of the row before for the others. So the noise decides what
-    later rows are given, as it does in plain sampling. At first the head changes no distribution.
+    later rows are given, as it does in plain sampling. At first it adds nothing.
 
     hidden: of the base. width: of the head's layers, a multiple of the attention heads' 64 or
     less than that; 0 for the base's. spread: of the base's embeddings, so that the token a row is

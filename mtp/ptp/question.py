@@ -24,9 +24,10 @@ def explorer_of(
 
     Raises InputError for a prompt that is no good or too long, or another number of places.
     """
+    sampling = Sampling(question.temperature, question.top_k, question.top_p)
     drafters: dict[str, PtpWeights] = {}
     for variant in VARIANTS:
-        folder = shelved(variant, verifier, question.temperature)
+        folder = shelved(variant, verifier, sampling)
         if folder is not None:
             drafters[variant] = load_ptp(folder, verifier)
     longest = min((one.config.longest for one in drafters.values()), default=MOST_PLACES)
@@ -37,7 +38,7 @@ def explorer_of(
         verifier.vocabulary,
         drafters,
         context_of(verifier.vocabulary, question),
-        Sampling(question.temperature, question.top_k, question.top_p),
+        sampling,
         stop,
     )
 

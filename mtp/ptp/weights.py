@@ -109,25 +109,20 @@ class PtpConfig:
 
 
 @dataclass(frozen=True)
-class Drafted:
-    """The tokens a head drafts of, where those are not all of the model's.
-
-    ids (W,), rising; places (V,): the index of each token among them, OUTSIDE for the others;
-    rows (W, D): theirs of the base's unembedding.
+class DraftRows:
+    """The tokens a head drafts of, where those are not all of the model's: their ids (W,), and
+    their rows (W, D) of the base's unembedding, on its device.
     """
 
+    vocabulary: DraftVocabulary
     ids: Tensor
-    places: Tensor
     rows: Tensor
 
     @classmethod
-    def of(cls, vocabulary: DraftVocabulary, backbone: Backbone) -> Drafted:
-        """Those of a draft vocabulary, on the model's device."""
-        ids, places = (
-            torch.from_numpy(part).to(backbone.device)
-            for part in (vocabulary.ids, vocabulary.places)
-        )
-        return cls(ids, places, backbone.unembedding.detach()[ids])
+    def of(cls, vocabulary: DraftVocabulary, backbone: Backbone) -> DraftRows:
+        """Those of a draft vocabulary."""
+        ids = torch.from_numpy(vocabulary.ids).to(backbone.device)
+        return cls(vocabulary, ids, backbone.unembedding.detach()[ids])
 
 
 @dataclass(frozen=True)
@@ -138,7 +133,7 @@ class PtpWeights:
     adapter: LowRankAdapter | None
     noise: NoiseEmbedding
     head: PickHead | None = None
-    drafted: Drafted | None = None
+    drafted: DraftRows | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for a drafter that has neither adapter nor head."""
@@ -154,8 +149,12 @@ class PtpWeights:
         return found if self.head is None else {**found, "head": self.head}
 
     def sha256(self) -> str:
-        """Tells these weights from others: of all tensors by name, as float32."""
+        """Tells these weights from others: of all tensors by name, as float32, and of the tokens
+        drafted where those are not all.
+        """
         digest = hashlib.sha256()
+        if self.drafted is not None:
+            digest.update(self.drafted.vocabulary.sha256.encode())
         for part, module in sorted(self.modules.items()):
             for name, tensor in sorted(module.state_dict().items()):
                 digest.update(f"{part}.{name}".encode())
@@ -173,11 +172,10 @@ class PtpWeights:
     ) -> Tensor:
         """Logits (B, L, V) of L noise rows in each of B branches above the head.
 
-        states (B, L, D): final states of the rows; None where the base has none, so that the head
-        starts from the root's. behind: the text that the branches start behind. token_ids (B,):
-        what the verifier picks there. u (B, L): the rows' noise. sampling: of the run, as it
-        decides what the noise picks. The first row of O-PTP and of independent is for the
-        verifier's very token: what it says is of no use.
+        states (B, L, D): final states of the rows; None where the base has none. behind: the text
+        that the branches start behind. token_ids (B,): what the verifier picks there. u (B, L): the
+        rows' noise. sampling: of the run, as it decides what the noise picks. The first row of
+        O-PTP and of independent is for the verifier's very token: what it says is of no use.
         """
         first = self.config.replaced
         known = torch.full(u.shape, -1, dtype=torch.long, device=token_ids.device)
@@ -210,7 +208,7 @@ class PtpWeights:
 
     def index(self, token_ids: Tensor) -> Tensor:
         """Where tokens stand among those drafted, OUTSIDE for others."""
-        return token_ids if self.drafted is None else self.drafted.places[token_ids]
+        return token_ids if self.drafted is None else self.drafted.vocabulary.index(token_ids)
 
     def _tokens(self, index: Tensor) -> Tensor:
         return index if self.drafted is None else self.drafted.ids[index]
@@ -219,7 +217,7 @@ class PtpWeights:
         """Logits (..., V) of all tokens from those (..., W) of the ones drafted."""
         if self.drafted is None:
             return logits
-        shape = (*logits.shape[:-1], len(self.drafted.places))
+        shape = (*logits.shape[:-1], self.drafted.vocabulary.size)
         whole = torch.full(shape, -torch.inf, dtype=logits.dtype, device=logits.device)
         whole[..., self.drafted.ids] = logits
         return whole
@@ -328,7 +326,12 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
     drafted = None
     if config.draft_vocabulary:
         vocabulary = _vocabulary(folder / VOCABULARY_FILE, verifier.backbone.vocabulary_size)
-        drafted = Drafted.of(vocabulary, verifier.backbone)
+        if len(vocabulary) != config.draft_vocabulary:
+            raise ModelError(
+                f"The drafter in {folder} drafts of {config.draft_vocabulary} tokens; its "
+                f"{VOCABULARY_FILE} has {len(vocabulary)}."
+            )
+        drafted = DraftRows.of(vocabulary, verifier.backbone)
     return PtpWeights(config, adapter, noise.to(model.device).eval(), head, drafted)
 
 
@@ -372,21 +375,29 @@ def load_config(folder: Path) -> PtpConfig:
 
 
 def shelved(
-    variant: str, verifier: Verifier, temperature: float, shelf: Path | None = None
+    variant: str, verifier: Verifier, sampling: Sampling, shelf: Path | None = None
 ) -> Path | None:
-    """The folder of the shipped drafter of a variant, of several that which was trained for the
-    temperature nearest to this one; None where there is none.
+    """The folder of the shipped drafter of a variant; None where there is none. Of several it is
+    the one trained for the nearest temperature, and then for the same top-k and top-p.
     """
+
+    def distance(one: tuple[Path, PtpConfig]) -> tuple[float, bool, bool]:
+        trained = one[1]
+        return (
+            abs(trained.temperature - sampling.temperature),
+            trained.top_k != sampling.top_k,
+            trained.top_p != sampling.top_p,
+        )
+
     found = [(folder, c) for folder, c in _shelf(verifier, shelf) if c.variant == variant]
-    nearest = min(found, key=lambda one: abs(one[1].temperature - temperature), default=None)
-    return None if nearest is None else nearest[0]
+    return min(found, key=distance)[0] if found else None
 
 
 def shipped_folder(
-    variant: str, verifier: Verifier, temperature: float, shelf: Path | None = None
+    variant: str, verifier: Verifier, sampling: Sampling, shelf: Path | None = None
 ) -> Path:
     """As `shelved`. Raises InputError where there is none."""
-    folder = shelved(variant, verifier, temperature, shelf)
+    folder = shelved(variant, verifier, sampling, shelf)
     if folder is None:
         there = [config.variant for _, config in _shelf(verifier, shelf)]
         raise InputError(

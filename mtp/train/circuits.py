@@ -29,7 +29,13 @@ from mtp.train.circuit_heads import (
     parse_spec,
     windows_of,
 )
-from mtp.train.run_folder import RunFolder, check_weights, load_checkpoint, read_settings
+from mtp.train.run_folder import (
+    RunFolder,
+    begun_from,
+    check_weights,
+    load_checkpoint,
+    read_settings,
+)
 from mtp.train.texts import Text, batches, draft_vocabulary, read_texts
 
 CLIP = 1.0
@@ -60,7 +66,7 @@ def train(
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
         "heads": [dataclasses.asdict(spec) for spec in specs],
-        "begin": str(begin.name) if begin is not None else None,
+        "begin": begun_from(folder, begin),
     }
     run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     earlier = run_folder.load() or begun

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,15 +168,21 @@ def train(
         text, later, twin = _losses(pair, recipe, length, inputs, labels, rng)
         loop.update(text + later + twin, mine, theirs)
         seen.append([loss.item() / math.log(2) for loss in (text, later, twin)])
+        if length == 1:
+            seen[-1][1] = math.nan  # no windows yet
         if loop.due:
-            mean = np.mean(seen, axis=0).round(4).tolist()
-            bits = dict(zip(("text", "windows", "twin"), mean, strict=True))
-            if length == 1:
-                bits["windows"] = None  # there are none yet
+            columns = zip(("text", "windows", "twin"), zip(*seen, strict=True), strict=True)
+            bits = {name: _mean(column) for name, column in columns}
             line = {"length": length, "training_bits": bits, **perplexities(pair, held_out, recipe)}
             report(_sentence(loop.save(line)))
             seen = []
     return pair
+
+
+def _mean(bits: Sequence[float]) -> float | None:
+    """Of the steps that had any; None where none had."""
+    there = [one for one in bits if not math.isnan(one)]
+    return round(sum(there) / len(there), 4) if there else None
 
 
 def _losses(
@@ -344,8 +350,8 @@ autoregressive. Stored as bfloat16.
 ## Held out
 
 Perplexity at temperature 1 by offset: the model is given the text and the noise of the tokens
-since, drawn inside its own intervals at temperature {recipe.temperature}; its twin is given the
-tokens themselves.
+since, drawn inside its own intervals at temperature {recipe.temperature}, each at the position of
+the token that it picks; its twin is given the tokens themselves.
 
 | offset | reads noise | twin | difference |
 |---|---|---|---|

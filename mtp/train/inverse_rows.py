@@ -129,7 +129,8 @@ def losses(
     model: LlamaForCausalLM, noise: NoiseEmbedding, found: Split, labels: Tensor, own: Noise
 ) -> tuple[Tensor, Tensor]:
     """Mean cross-entropy in nats of the text's next tokens (labels (B, T)), and of the counted
-    offsets 2 … L of the windows, in one forward. Gradients reach model and embedding, not u.
+    offsets 2 … L of the windows (0 where none counts), in one forward. Gradients reach model and
+    embedding, not u.
     """
     batch, _, length = found.tokens.shape
     width = found.ids.shape[1]
@@ -148,9 +149,9 @@ def losses(
     )
     later = found.tokens.masked_fill(~own.counted, IGNORED)[:, :, 1:]
     windows = fn.cross_entropy(
-        out[:, width:].flatten(0, 1).float(), later.flatten(), ignore_index=IGNORED
+        out[:, width:].flatten(0, 1).float(), later.flatten(), ignore_index=IGNORED, reduction="sum"
     )
-    return text, windows
+    return text, windows / own.counted[:, :, 1:].sum().clamp(min=1)
 
 
 def _whole_mask(found: Split, width: int) -> Tensor:

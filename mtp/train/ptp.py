@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from mtp.train.ptp_recipe import Recipe, build, check_corpus, optimizers_of, voc
 from mtp.train.ptp_rows import draw_windows, loss_of, predict_forced
 from mtp.train.run_folder import (
     RunFolder,
+    begun_from,
     check_weights,
     load_checkpoint,
     read_settings,
@@ -34,6 +35,15 @@ from mtp.train.texts import Text, batches, read_texts
 
 QUICK_TEXTS = 24
 MEMORY = 6.0  # GiB
+SHAPE = (  # settings in which a drafter and the one it begins as are the same
+    "variant",
+    "embedding",
+    "anchors",
+    "rank",
+    "head_layers",
+    "head_width",
+    "drafted_sha256",
+)
 
 
 def train(
@@ -53,26 +63,27 @@ def train(
     begin: the folder of another run whose drafter it starts as, such as one for another
     temperature. Raises InputError where that has another shape.
 
-    memory: GiB that may hold the base's keys and values of all texts, so that it reads each once;
-    where they need more, or for 0, it reads the texts of every step.
+    memory: GiB that may hold what the base reads in all texts (states; keys and values for an
+    adapter), so that it reads each once; where they need more, or for 0, it reads those of every
+    step.
     """
     settings = dataclasses.asdict(recipe) | {
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
-        "begin": begin.name if begin is not None else None,
+        "begin": begun_from(folder, begin),
     }
     backbone = verifier.backbone
     vocabulary = vocabulary_of(recipe, verifier, training)
     if vocabulary is not None:
         settings["drafted_sha256"] = vocabulary.sha256
-    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     weights = build(recipe, verifier, vocabulary)
-    if begin is not None and run_folder.load() is None:
-        _begin_as(weights, begin, verifier)
+    if begin is not None:
+        _begin_as(weights, begin, settings)
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
     texts = [text.cut(recipe.context) for text in training]
     caches = weights.adapter is not None
     survey = None
-    if memory and (not caches or Survey.size(backbone, texts) <= memory * 2**30):
+    if memory and Survey.size(backbone, texts, caches) <= memory * 2**30:
         survey = Survey(backbone, texts, recipe.sampling, caches)
     loop = Loop(
         run_folder,
@@ -104,14 +115,19 @@ def train(
     return weights
 
 
-def _begin_as(weights: PtpWeights, begin: Path, verifier: Verifier) -> None:
-    check_weights(begin, verifier.weights_sha256)
-    try:
-        restore(weights.modules, load_checkpoint(begin))
-    except (RuntimeError, KeyError) as error:
-        raise InputError(
-            f"The drafter of the run in {begin} has another shape than this one."
-        ) from error
+def _begin_as(weights: PtpWeights, begin: Path, settings: Mapping[str, Any]) -> None:
+    """Raises InputError where the run to begin from is none, or of another base or shape."""
+    check_weights(begin, settings["weights_sha256"])
+    there = read_settings(begin)
+    for name in SHAPE:
+        if name == "embedding" and settings["variant"] == "independent":
+            continue  # which has none
+        if (there.get(name) or None) != (settings.get(name) or None):
+            raise InputError(
+                f"The drafter of the run in {begin} has another shape: {name.replace('_', ' ')} "
+                f"{there.get(name)}, this one {settings.get(name)}."
+            )
+    restore(weights.modules, load_checkpoint(begin))
 
 
 def _lengthen(recipe: Recipe, counts: dict[str, float], quality: Quality, used: float) -> None:

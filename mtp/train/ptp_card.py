@@ -11,14 +11,16 @@ import numpy as np
 import torch
 
 from mtp.decode import software
+from mtp.errors import InputError
 from mtp.models.verifier import Verifier
 from mtp.ptp.explore import IMPOSSIBLE, MOST_PLACES, NOISES, PLAIN, NoiseExplorer
-from mtp.ptp.weights import PtpWeights, save_ptp
+from mtp.ptp.weights import PtpConfig, PtpWeights, save_ptp
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore, round_as_stored
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.run_folder import (
     as_options,
+    check_weights,
     load_checkpoint,
     read_curve,
     read_settings,
@@ -41,8 +43,16 @@ def export(
     """Writes the drafter of the run's checkpoint, in bfloat16, with its card, to a folder in `out`.
 
     Gains and calibration are measured on the first half of the held-out texts, accuracy on the
-    second. Raises InputError where the run has no checkpoint yet.
+    second. Raises InputError where the run has no checkpoint yet or is of another model, or without
+    prompts.
     """
+    check_weights(run_folder, verifier.weights_sha256)
+    if len(held_out) < 2:
+        raise InputError(
+            "There are too few held-out completions to measure on; a hundred lines do."
+        )
+    if prompts < 1:
+        raise InputError(f"{prompts} held-out prompts say nothing; 1 or more do.")
     state = load_checkpoint(run_folder)
     restore(weights.modules, state)
     parameters = [p for module in weights.modules.values() for p in module.parameters()]
@@ -54,7 +64,7 @@ def export(
     quality = measure(backbone, weights, held_out[half:], config.sampling, config.longest, seed=1)
     weights = replace(weights, config=replace(config, gains=fitted.gains, stands=fitted.stands))
     base = Path(verifier.name).name
-    folder = out / f"{base}-{config.variant}-t{config.temperature:g}"
+    folder = out / f"{base}-{config.variant}-{_at(config)}"
     settings = read_settings(run_folder)
     card: dict[str, Any] = {
         "settings": settings,
@@ -89,7 +99,8 @@ def pairs_of(verifier: Verifier, weights: PtpWeights, texts: Sequence[Text]) -> 
     config, name = weights.config, weights.config.variant
     places = min(config.longest, MOST_PLACES)
     right, impossible, plain = [], [], []
-    for text in texts:
+    whole = [text for text in texts if len(text.ids) > text.answer]  # not cut before its answer
+    for text in whole:
         ids = text.ids[: rng.integers(text.answer, len(text.ids)) + 1].tolist()
         explorer = NoiseExplorer(
             verifier.backbone, verifier.vocabulary, {name: weights}, ids, config.sampling
@@ -100,13 +111,23 @@ def pairs_of(verifier: Verifier, weights: PtpWeights, texts: Sequence[Text]) -> 
         impossible.append(found[name].impossible)
         plain.append(found[PLAIN].impossible)
     return {
-        "contexts": len(texts),
+        "contexts": len(whole),
         "noises": NOISES,
         "places": places,
         "right": round(float(np.mean(right)), 3),
         "impossible": round(float(np.mean(impossible)), 4),
         "plain_impossible": round(float(np.mean(plain)), 4),
     }
+
+
+def _at(config: PtpConfig) -> str:
+    """The sampling a drafter was trained for, as part of a folder's name: t0.7, or t0.7-p0.9."""
+    parts = [f"t{config.temperature:g}"]
+    if config.top_k:
+        parts.append(f"k{config.top_k}")
+    if config.top_p < 1:
+        parts.append(f"p{config.top_p:g}")
+    return "-".join(parts)
 
 
 def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, Any]) -> str:
@@ -128,7 +149,15 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
         parts.append(f"a gated adapter of rank {config.rank} on every layer")
     if weights.head is not None:
         layers = "one layer" if config.head_layers == 1 else f"{config.head_layers} layers"
-        parts.append(f"a pick head of {layers} on the verifier's final state")
+        width = f" of width {config.head_width}" if config.head_width else ""
+        parts.append(f"a pick head of {layers}{width} on the verifier's final state")
+    few = ""
+    if config.draft_vocabulary:
+        few = f" It drafts of the {config.draft_vocabulary:,} most frequent tokens."
+    verdict = "passed" if card["gate"]["passed"] else "not passed"
+    gate = "clearly more often than with another's noise"
+    if quality.ceiling is not None:
+        gate = "clearly more often than blind, no better than blind\nwith another's noise"
     given = ""
     if quality.gated:
         given = " (offset 1 is the verifier's own pick, which the head is told)"
@@ -141,7 +170,7 @@ Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
 {" and ".join(parts)}, {config.embedding} noise embedding;
 {card["parameters"]:,} parameters, stored as bfloat16. Trained for temperature
 {config.temperature}, top-k {config.top_k}, top-p {config.top_p}; at other settings the text is as
-exact and fewer drafts stand.
+exact and fewer drafts stand.{few}
 
 ## Does it read its noise?
 
@@ -150,8 +179,7 @@ is right in {quality.accuracy[quality.gated]:.3f}; with another's noise in
 {quality.shuffled:.3f}{blind}. By offset: {by_offset}. Right in a row from the
 start: {quality.leading:.2f} of {config.longest}.
 
-The gate (right in {card["gate"]["wanted"]:g}, clearly more often than blind, no better than blind
-with another's noise): {"passed" if card["gate"]["passed"] else "not passed"}.
+The gate (right in {card["gate"]["wanted"]:g}, {gate}): {verdict}.
 
 ## Decoding
 

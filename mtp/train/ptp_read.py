@@ -16,6 +16,7 @@ from mtp.sampling import Sampling, final_probabilities
 from mtp.train.texts import Text, in_answers, padded
 
 SURVEYED = 16  # texts a forward
+COLUMNS = 33  # bytes of a token's id, place, interval and doubt
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,17 @@ class Survey:
                 )
 
     @staticmethod
-    def size(backbone: Backbone, texts: Sequence[Text]) -> int:
-        """Bytes that keys and values of the texts take."""
+    def size(backbone: Backbone, texts: Sequence[Text], caches: bool) -> int:
+        """Bytes that the texts take, about."""
         config = backbone.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
-        numbers = 2 * config.num_hidden_layers * heads * width
-        return 2 * int(numbers) * sum(len(text.ids) for text in texts)
+        numbers = backbone.hidden_size  # of a token, in bfloat16
+        if caches:
+            numbers += 2 * config.num_hidden_layers * heads * width
+        return (2 * int(numbers) + COLUMNS) * sum(len(text.ids) for text in texts)
 
     def read(self, texts: Sequence[Text]) -> Read:
         """What `read` gives for some of the texts; a cache where those are kept."""

@@ -11,13 +11,14 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 
 from mtp.errors import InputError
+from mtp.models.backbone import Backbone
 from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import EMBEDDINGS
 from mtp.ptp.weights import (
     VARIANTS,
-    Drafted,
+    DraftRows,
     PtpConfig,
     PtpWeights,
     build_head,
@@ -83,6 +84,11 @@ class Recipe(Schedule):
             raise InputError("The window lengths rise from 1 or more, such as 1,2,4,8,16.")
         if self.head_layers and self.variant != "c-ptp" and self.lengths[0] == 1:
             raise InputError("A pick head is told the first token; windows begin with 2 or more.")
+        width = self.head_width
+        if width and (not self.head_layers or width % 2 or (width > 64 and width % 64)):
+            raise InputError(
+                "The head width is a multiple of 64, or an even number below; with head layers."
+            )
         if self.draft_vocabulary and not self.head_layers:
             raise InputError("A draft vocabulary needs a pick head; rows alone draft any token.")
         if not self.rank and not self.head_layers:
@@ -123,9 +129,11 @@ def build(
     recipe: Recipe, verifier: Verifier, vocabulary: DraftVocabulary | None = None
 ) -> PtpWeights:
     """Adapter, embedding and head before training; functions of the seed. vocabulary: what the
-    head drafts of, all tokens for None.
+    head drafts of, all tokens for None. Raises InputError for a base whose logits are not its final
+    states times its unembedding.
     """
     backbone = verifier.backbone
+    _check_unembedding(backbone)
     config = PtpConfig(
         variant=recipe.variant,  # type: ignore[arg-type]
         base_sha256=verifier.weights_sha256,
@@ -155,8 +163,20 @@ def build(
         head = build_head(config, backbone.model)
     if head is not None:
         head.to(backbone.device)
-    drafted = None if vocabulary is None else Drafted.of(vocabulary, backbone)
+    drafted = None if vocabulary is None else DraftRows.of(vocabulary, backbone)
     return PtpWeights(config, adapter, noise, head, drafted)
+
+
+@torch.no_grad()
+def _check_unembedding(backbone: Backbone) -> None:
+    ids = torch.tensor([[token % backbone.vocabulary_size for token in (5, 7, 11)]])
+    out = backbone.model(input_ids=ids.to(backbone.device), output_hidden_states=True)
+    said = (out.hidden_states[-1] @ backbone.unembedding.T).float()
+    if (said - out.logits.float()).abs().max() > 0.05 * said.std():
+        raise InputError(
+            f"The logits of {type(backbone.model).__name__} are scaled, capped or shifted behind "
+            "its unembedding; noise rows need a Llama-shaped model."
+        )
 
 
 def vocabulary_of(

@@ -90,7 +90,7 @@ def draw_windows(
 
 @dataclass(frozen=True)
 class Predicted:
-    """Logits (B, N · L, W) of noise rows, for the tokens drafted; W = V where those are all.
+    """Logits (B, N · L, W) of noise rows: in training for the tokens drafted, else for all.
 
     logits: what the drafter says in the end. picked_from: the distributions its head picks from;
     below: what the rows say without the head. Both are None where there is no head.
@@ -114,7 +114,7 @@ def predict(
     states = _states(backbone, weights, found, windows, noise)
     if weights.head is None:
         assert states is not None
-        return Predicted(states @ backbone.unembedding.T)
+        return Predicted(weights.below(backbone, states))
     text, rows, tokens, u = _branches(weights, found, windows, noise, states)
     logits = weights.foresee(backbone, rows, text, tokens[:, 0], u, weights.config.sampling)
     return Predicted(logits.view(*noise.shape, -1))

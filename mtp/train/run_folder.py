@@ -28,7 +28,8 @@ class RunFolder:
         if noted.exists():
             old = json.loads(noted.read_text(encoding="utf-8"))
             for name in new.keys() - set(free):
-                if old.get(name) != new[name]:
+                # What a run does not name, as its version knew no such setting, it did without.
+                if (old.get(name) or None) != (new[name] or None):
                     raise InputError(
                         f"The run in {path} has {name} {old.get(name)}, this one {new[name]}; "
                         "take the same or another folder."
@@ -58,7 +59,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What the run in a folder was begun with."""
+    """What the run in a folder was begun with. Raises InputError where there is no run."""
+    if not (path / SETTINGS).exists():
+        raise InputError(f"There is no run in {path}; train first.")
     settings: dict[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
     return settings
 
@@ -67,8 +70,6 @@ def recipe_of(path: Path, kind: type[T]) -> T:
     """The recipe, a dataclass, that the run in a folder follows. Raises InputError where there is
     no run.
     """
-    if not (path / SETTINGS).exists():
-        raise InputError(f"There is no run in {path}; train first.")
     settings = read_settings(path)
     given = {
         field.name: settings[field.name]
@@ -79,9 +80,20 @@ def recipe_of(path: Path, kind: type[T]) -> T:
 
 
 def check_weights(path: Path, weights_sha256: str) -> None:
-    """Raises InputError where the run in a folder trained something for another base model."""
-    if read_settings(path)["weights_sha256"] != weights_sha256:
+    """Raises InputError where the run in a folder trained nothing for a base model, or something
+    for another one.
+    """
+    if read_settings(path).get("weights_sha256") != weights_sha256:
         raise InputError(f"The run in {path} was trained for other weights than these.")
+
+
+def begun_from(path: Path, begin: Path | None) -> str | None:
+    """The name of the run that the run in a folder began as: the one given, else the one noted when
+    it began, so that it goes on without being told again.
+    """
+    if begin is not None:
+        return begin.name
+    return read_settings(path).get("begin") if (path / SETTINGS).exists() else None
 
 
 def as_options(settings: Mapping[str, Any], leave_out: Collection[str] = ()) -> str:

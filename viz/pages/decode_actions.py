@@ -194,10 +194,9 @@ class Actions:
         except DraftscopeError as error:
             yield _failed(str(error), 7)
             return
-        chosen: Any = None  # the run is one's own
         async for update in self._decode(model, dtype, settings, owner_of(request), place):
-            yield [*update, chosen]
-            chosen = _KEEP
+            # No recorded run is chosen once one's own takes its place.
+            yield [*update, _KEEP if update[1] is _KEEP else None]
 
     def linked(self, request: gr.Request) -> Any:
         """What the address says of the fields; nothing where it only names a page."""

@@ -301,7 +301,9 @@ def test_few_tokens_left_and_near_the_context_limit(
                 assert run.stop_reason == plain.stop_reason
 
 
-def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_drafters_on_disk(
+    tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny("llama")
     verifier = Verifier("tiny", "base", Backbone(model), tiny_vocabulary)
     weights = weights_for(model, "c-ptp", head_layers=1)
@@ -328,7 +330,18 @@ def test_drafters_on_disk(tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Pat
         config = replace(weights.config, temperature=temperature)
         save_ptp(replace(weights, config=config), tmp_path / f"at-{temperature}", "tiny")
     for asked, nearest in ((0.0, "at-0.7"), (0.8, "at-0.7"), (0.9, "at-1.0"), (1.3, "at-1.0")):
-        assert shelved("c-ptp", verifier, asked, tmp_path) == tmp_path / nearest
+        assert shelved("c-ptp", verifier, Sampling(asked), tmp_path) == tmp_path / nearest
+    monkeypatch.setattr("mtp.ptp.weights.SHELF", tmp_path)
+    warm = make_drafter("c-ptp", {}, verifier, Sampling(0.95))
+    assert isinstance(warm, ParallelTokens) and warm.weights.config.temperature == 1.0
+    (tmp_path / "mine" / "ptp.json").unlink()
+    cold = make_drafter("c-ptp", {}, verifier, SAMPLING)
+    assert isinstance(cold, ParallelTokens) and cold.weights.config.temperature == 0.7
+    narrow = replace(weights.config, temperature=0.7, top_p=0.9)
+    save_ptp(replace(weights, config=narrow), tmp_path / "at-0.7-p0.9", "tiny")
+    found = shelved("c-ptp", verifier, Sampling(0.7, top_p=0.9))
+    assert found == tmp_path / "at-0.7-p0.9"
+    save_ptp(weights, tmp_path / "mine", "tiny")
     (tmp_path / "mine" / "noise.safetensors").write_bytes(b"broken")
     with pytest.raises(ModelError, match="cannot be read"):
         make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier, SAMPLING)

@@ -68,11 +68,13 @@ def test_rows_before_the_gate_are_bit_equal(dtype: torch.dtype, tiny: Tiny) -> N
     assert torch.equal(logits(model), plain)  # and nothing stays behind
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_in_evaluation_weights_are_cast_once_and_anew_when_they_may_have_changed(
-    tiny: Tiny,
+    dtype: torch.dtype, tiny: Tiny
 ) -> None:
     model = tiny("llama")
-    adapter = adapter_for(model).float()  # cast to the model's float64 at every gate, or once
+    adapter = adapter_for(model).to(dtype)  # cast to the model's float64 at every gate, or once
+    other = {name: 2 * tensor for name, tensor in adapter.state_dict().items()}
 
     def adapted() -> torch.Tensor:
         with torch.inference_mode(), adapter.gate(model, 0):
@@ -89,10 +91,14 @@ def test_in_evaluation_weights_are_cast_once_and_anew_when_they_may_have_changed
     assert not torch.equal(changed, training)
     adapter.eval()
     assert torch.equal(adapted(), changed)
-    adapter.double()
+    adapter.load_state_dict(other)
+    loaded = adapted()
+    assert not torch.equal(loaded, changed)
     with torch.no_grad():
-        adapter.up[0] -= 1
-    assert not torch.equal(adapted(), changed)
+        adapter.up[0] += 1
+    assert torch.equal(adapted(), loaded)
+    adapter.double()
+    assert not torch.equal(adapted(), loaded)
 
 
 def test_a_new_adapter_changes_nothing_and_learns(tiny: Tiny) -> None:

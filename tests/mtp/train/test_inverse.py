@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from mtp.errors import InputError
 from mtp.ptp.intervals import GRID
 from mtp.sampling import Sampling, final_probabilities, pick
 from mtp.train.byte_data import IGNORED, pack, read_documents
@@ -14,6 +15,7 @@ from mtp.train.completions import Record
 from mtp.train.inverse import Recipe, build, export, perplexities, train
 from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
+from mtp.train.schedule import parse_lengths
 
 RECIPE = Recipe(
     batch=4, context=48, rows=9, lengths=(1, 2, 4), hidden=16, layers=1, heads=2, mlp=24,
@@ -97,7 +99,7 @@ def test_what_follows_a_documents_end_does_not_count():
     assert never.any() and not own.counted[0, never, 1:].any()
     none = Noise(own.u, own.log_p, torch.zeros_like(own.counted))
     _, later = losses(pair.model, pair.noise, found, labels, none)
-    assert not torch.isfinite(later)  # nothing to learn from
+    assert float(later) == 0.0  # nothing to learn from
 
 
 def test_training_helps_goes_on_and_ships(texts, tmp_path):
@@ -120,6 +122,42 @@ def test_training_helps_goes_on_and_ships(texts, tmp_path):
     assert names == {"model", "twin", "noise.safetensors", "card.json", "card.md"}
     again = perplexities(pair, held_out, RECIPE)
     assert again == perplexities(pair, held_out, RECIPE)
+
+
+def test_products_in_bfloat16_learn_nearly_the_same(texts, tmp_path):
+    short = {**vars(RECIPE), "steps": 2, "lengths": (2, 4)}
+    curves = []
+    for products in ("float32", "bfloat16"):
+        recipe = Recipe(**{**short, "products": products})
+        train(tmp_path / products, *texts, recipe, save_every=0)
+        curves.append(
+            [line["training_bits"]["windows"] for line in read_curve(tmp_path / products)]
+        )
+    assert curves[0] == pytest.approx(curves[1], rel=0.02) and curves[0] != curves[1]
+
+
+def test_recipes_are_checked():
+    for wrong, said in (
+        ({"products": "int8"}, "Products are taken in"),
+        ({"lengths": (4, 2)}, "The window lengths rise"),
+        ({"lengths": (1,)}, "to 2 at least"),
+        ({"lengths": (2, 64), "context": 64}, "less than the context"),
+        ({"lengths": ()}, "The window lengths rise"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Recipe(steps=1, **wrong)
+    assert parse_lengths("1, 2,4") == (1, 2, 4)
+    for words in ("", "1,,2", "1;2", "two"):
+        with pytest.raises(InputError, match="whole numbers, such as"):
+            parse_lengths(words)
+
+
+def test_a_curves_line_leaves_out_steps_without_windows(texts, tmp_path):
+    recipe = Recipe(**{**vars(RECIPE), "steps": 4, "lengths": (1, 2)})
+    train(tmp_path / "run", *texts, recipe, save_every=1e9)  # one line for all four steps
+    (line,) = read_curve(tmp_path / "run")
+    bits = line["training_bits"]
+    assert bits["windows"] > bits["text"] / 2  # of the steps with windows alone
 
 
 def test_both_begin_equal_and_the_twin_is_plain():

@@ -1,5 +1,7 @@
 """Training noise rows: windows against decoding's own rows, reading learned, gates, cards."""
 
+import argparse
+import copy
 import math
 from dataclasses import replace
 
@@ -21,7 +23,7 @@ from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.byte_tokenizer import build_tokenizer
 from mtp.train.completions import Header, Record
-from mtp.train.ptp import train
+from mtp.train.ptp import add_arguments, run, train
 from mtp.train.ptp_card import export
 from mtp.train.ptp_quality import measure
 from mtp.train.ptp_read import Survey, read
@@ -35,7 +37,7 @@ from mtp.train.ptp_rows import (
     predict_forced,
     targets,
 )
-from mtp.train.run_folder import read_curve, recipe_of
+from mtp.train.run_folder import read_curve, read_settings, recipe_of
 from mtp.train.texts import read_texts
 
 SAMPLING = Sampling(0.7)
@@ -213,7 +215,11 @@ def test_a_survey_reads_as_the_base_does(texts, verifier):
             predict(verifier.backbone, weights, one, windows, noise).logits for one in (kept, found)
         )
     assert (mine - theirs).abs().max() < 0.05 * theirs.std()
-    assert Survey.size(verifier.backbone, some) == 2 * 2 * 2 * 16 * sum(len(t.ids) for t in some)
+    columns = [vars(one).values() for one in survey._kept.values()]
+    held = sum(part.nbytes for one in columns for part in one if isinstance(part, torch.Tensor))
+    held -= len(columns) * verifier.backbone.unembedding.nbytes  # the base's own
+    assert Survey.size(verifier.backbone, some, False) == held
+    assert Survey.size(verifier.backbone, some, True) == held + survey._layers.nbytes
     assert Survey(verifier.backbone, some, SAMPLING).read(chosen).cache is None
 
 
@@ -364,7 +370,8 @@ def test_training_helps_a_run_goes_on_and_ships(
     given = {"variant": variant, "steps": 24, "gate": 1.1, "head_layers": head_layers}
     first = 2 if head_layers else 1  # a head has nothing to learn from offset 1
     given["lengths"] = (first, 4)
-    recipe = Recipe(**SMALL | given | {"rank": rank, "draft_vocabulary": few})
+    given |= {"rank": rank, "draft_vocabulary": few, "head_width": 8 if few else 0}
+    recipe = Recipe(**SMALL | given)
     train(tmp_path / "run", verifier, training, held_out, replace(recipe, steps=12), save_every=0)
     weights = train(tmp_path / "run", verifier, training, held_out, recipe, save_every=0)
     curve = read_curve(tmp_path / "run")
@@ -379,7 +386,10 @@ def test_training_helps_a_run_goes_on_and_ships(
     assert loaded.config.variant == variant and len(loaded.config.gains) == 4
     assert loaded.config.draft_vocabulary == few
     if few:
+        assert loaded.head.body.config.hidden_size == 8
         assert len(loaded.drafted.ids) == 60
+        assert "of width 8" in (folder / "card.md").read_text()
+        assert loaded.sha256() != replace(loaded, drafted=None).sha256()
         assert torch.equal(loaded.drafted.ids, weights.drafted.ids)
         (folder / "vocabulary.safetensors").unlink()
         with pytest.raises(ModelError, match=r"vocabulary\.safetensors cannot be read"):
@@ -399,6 +409,73 @@ def test_training_helps_a_run_goes_on_and_ships(
         train(tmp_path / "no", verifier, training, held_out, other, begin=tmp_path / "run")
     guess = Guess(1, 0.0, loaded.config.chance(0.5))
     assert 0 <= guess.chance <= 1
+
+
+def command(verifier, monkeypatch, *words):
+    """`train ptp` with these words, on the tiny model."""
+    monkeypatch.setattr("mtp.train.ptp.load_verifier", lambda name, dtype: verifier)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    lengths = ["--lengths=2,4", "--head-layers=1", "--draft-vocabulary=60", "--save-every=0"]
+    return run(parser.parse_args([*settings, *lengths, *map(str, words)]))
+
+
+def test_the_command_trains_goes_on_begins_and_exports(data, verifier, tmp_path, monkeypatch):
+    def asked(folder, *words):
+        return command(
+            verifier, monkeypatch, "--data", *data, *data, "--folder", tmp_path / folder, *words
+        )
+
+    assert asked("first", "--steps", 1) == 0
+    assert asked("second", "--steps", 1, "--begin", tmp_path / "first") == 0
+    assert asked("second", "--steps", 2) == 0  # goes on without being told again what it began as
+    assert read_settings(tmp_path / "second")["begin"] == "first"
+    assert [line["step"] for line in read_curve(tmp_path / "second")] == [1, 2]
+    with pytest.raises(InputError, match="There is no run in"):
+        asked("third", "--steps", 1, "--begin", tmp_path / "nowhere")
+    with pytest.raises(InputError, match="another shape: embedding binary, this one round"):
+        asked("third", "--steps", 1, "--begin", tmp_path / "first", "--embedding", "round")
+    assert not (tmp_path / "third").exists()  # nothing was begun
+    assert asked("second", "--export", tmp_path / "shelf", "--prompts", 1) == 0
+    assert load_ptp(tmp_path / "shelf" / "tiny-o-ptp-t0.7", verifier).config.rank == 4
+    with pytest.raises(InputError, match="1 or more do"):
+        asked("second", "--export", tmp_path / "shelf", "--prompts", 0)
+    few = tmp_path / "few.jsonl"  # other completions, whose most frequent tokens are others
+    few.write_text("".join(data[0].read_text().splitlines(keepends=True)[:12]))
+    with pytest.raises(InputError, match="give the files it was trained on"):
+        where = ("--folder", tmp_path / "second", "--export", tmp_path / "shelf")
+        command(verifier, monkeypatch, "--data", few, *where)
+    settings = tmp_path / "second" / "settings.json"
+    settings.write_text(settings.read_text().replace('"base"', '"another"'))
+    with pytest.raises(InputError, match="was trained for other weights"):
+        asked("second", "--export", tmp_path / "shelf")
+
+
+def test_without_rows_in_the_base_a_head_says_nothing_at_first(texts, verifier):
+    weights = weights_for(verifier, "c-ptp", 0.0, head_layers=1, rank=0)
+    found = read(verifier.backbone, texts[0][:2], SAMPLING)
+    windows = choose_windows(found, 3, 4, torch.Generator().manual_seed(0))
+    noise = noise_of(found, windows, torch.full(windows.place.shape, 0.5).double())
+    said = predict_forced(verifier.backbone, weights, found, windows, noise).logits
+    assert torch.equal(said, torch.zeros_like(said))
+    given, row = weights.head.given.weight.std(), weights.head.row.weight.std()
+    spread = verifier.backbone.embeddings.std()
+    assert float(given * spread / row) == pytest.approx(1.0, rel=0.2)  # counts as much as states
+
+
+def test_bases_with_other_logits_are_refused(verifier, monkeypatch):
+    model = copy.deepcopy(verifier.backbone.model)
+    forward = type(model).forward
+
+    def scaled(self, *args, **kwargs):
+        out = forward(self, *args, **kwargs)
+        out.logits = out.logits / 2
+        return out
+
+    monkeypatch.setattr(type(model), "forward", scaled)
+    with pytest.raises(InputError, match="scaled, capped or shifted"):
+        weights_for(verifier)
 
 
 def test_other_corpora_are_refused(data, verifier, tmp_path):
@@ -424,6 +501,9 @@ def test_recipes_are_checked():
         ({"lengths": (0, 2)}, "The window lengths rise"),
         ({"lengths": ()}, "The window lengths rise"),
         ({"head_layers": 1, "lengths": (1, 2)}, "windows begin with 2 or more"),
+        ({"head_width": 64}, "The head width is"),
+        ({"head_width": 96, "head_layers": 1, "lengths": (2, 4)}, "The head width is"),
+        ({"head_width": 7, "head_layers": 1, "lengths": (2, 4)}, "The head width is"),
         ({"draft_vocabulary": 9}, "A draft vocabulary needs a pick head"),
         ({"products": "int8"}, "Products are taken in float32 or bfloat16"),
         ({"rank": 0}, "has an adapter, a pick head, or both"),
