@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mtp.records.settings import settings_of
 from viz.figures.tokens import visible
-from viz.runs import Desk, Job, LiveRun, imported
+from viz.runs import Desk, Job, LiveRun, imported, leaving_a_processor
 from viz.texts import text
 
 if TYPE_CHECKING:
@@ -49,18 +49,19 @@ def check_into(found: Findings, live: LiveRun, desk: Desk, owner: str) -> Job:
         def stop() -> bool:
             return job.stopped
 
-        plainly = lossless.run_plain(verifier, settings, progress, stop)
-        if job.stopped:
-            return
-        greedy = settings.temperature == 0
-        found.here = lossless.compare(live.steps, plainly, verifier.dtype, greedy)
-        if verifier.dtype == "float64":
-            return
-        if not lossless.fits_float64(verifier):
-            found.too_large = True
-            return
-        job.tell(text("check.copying"))
-        found.precise = lossless.check_float64(verifier, settings, progress, stop)
+        with leaving_a_processor():  # as the run had, so that both round alike
+            plainly = lossless.run_plain(verifier, settings, progress, stop)
+            if job.stopped:
+                return
+            greedy = settings.temperature == 0
+            found.here = lossless.compare(live.steps, plainly, verifier.dtype, greedy)
+            if verifier.dtype == "float64":
+                return
+            if not lossless.fits_float64(verifier):
+                found.too_large = True
+                return
+            job.tell(text("check.copying"))
+            found.precise = lossless.check_float64(verifier, settings, progress, stop)
 
     return desk.submit(work, owner)
 

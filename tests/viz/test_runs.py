@@ -7,10 +7,11 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from mtp.errors import InputError, ModelError
 from mtp.records.settings import Settings
-from viz.runs import Desk, Job, Kept, LiveRun, decode_into
+from viz.runs import Desk, Job, Kept, LiveRun, decode_into, leaving_a_processor
 
 
 def wait(job: Job) -> None:
@@ -146,3 +147,21 @@ def test_the_store_drops_the_oldest() -> None:
 @pytest.mark.parametrize("key", [None, 3, "", "nothing", {"a": 1}])
 def test_forged_names_find_nothing(key: object) -> None:
     assert Kept[int]().get(key) is None
+
+
+@pytest.mark.parametrize(
+    ("processors", "threads", "left"), [(2, 2, 1), (1, 1, 1), (8, 4, 4), (4, 4, 3)]
+)
+def test_a_run_leaves_a_processor_to_the_page(
+    processors: int, threads: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: processors)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with pytest.raises(InputError), leaving_a_processor():
+            assert torch.get_num_threads() == left
+            raise InputError("a run that fails")
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
