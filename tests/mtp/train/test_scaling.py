@@ -9,7 +9,7 @@ from torch.nn import functional as fn
 from mtp.errors import InputError, TraceError
 from mtp.records.scaling import Point, Scaling, Trained
 from mtp.train import scaling
-from mtp.train.ptp_rows import Survey, read
+from mtp.train.ptp_read import Survey, read
 from mtp.train.run_folder import read_curve
 from mtp.train.scaling import Recipe, build, sizes_from, tokens_per_call, train
 from tests.mtp.train.test_ptp import data, texts, verifier  # noqa: F401 (fixtures)
