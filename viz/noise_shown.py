@@ -113,7 +113,9 @@ def head_of(shown: Shown) -> dict[str, Any]:
         "file": record.to_json(),
         "name": f"draftscope-noise-{record.model.rpartition('/')[2]}.json",
         "tally": _tally(record),
-        "tally_said": _tally_said(record),
+        "tally_said": text(
+            "noise.tally.said", noises=record.noises, places=len(record.view.noise)
+        ),
         "study": _study(STUDY, record.model),
         "none": "" if record.drafters else _none_for(record.model),
     }  # fmt: skip
@@ -173,16 +175,6 @@ def sweep_at(sweep: Sweep, now: float) -> dict[str, Any]:
             ],
         },
     }
-
-
-def _tally_said(record: NoiseRecord) -> str:
-    """Over what the tallies are, and for which temperatures the drafters were trained."""
-    said = text("noise.tally.said", noises=record.noises, places=len(record.view.noise))
-    trained = sorted({facts.temperature for facts in record.drafters.values()})
-    if not trained:
-        return said
-    temperatures = " / ".join(f"{temperature:g}" for temperature in trained)
-    return f"{said} {text('noise.tally.trained', temperatures=temperatures)}"
 
 
 def _none_for(model: str) -> str:
@@ -253,10 +245,17 @@ def _said(view: NoiseView) -> str:
 
 
 def _tally(record: NoiseRecord) -> dict[str, Any]:
+    heads = ("drafter", "right", "impossible", "trained")
+    facts = record.drafters
     return {
-        "heads": [text(f"noise.table.{name}") for name in ("drafter", "right", "impossible")],
+        "heads": [text(f"noise.table.{name}") for name in heads],
         "rows": [
-            [text(f"noise.row.{name}"), f"{one.right:.2f}", f"{100 * one.impossible:.2g}%"]
+            [
+                text(f"noise.row.{name}"),
+                f"{one.right:.2f}",
+                f"{100 * one.impossible:.2g}%",
+                f"{facts[name].temperature:g}" if name in facts else "–",
+            ]
             for name, one in record.tallies.items()
         ],
     }
