@@ -14,12 +14,10 @@ from viz.pages import circuit, decode, noise, race
 from viz.runs import Desk, Kept, Store
 from viz.texts import text
 
-WARM_AFTER = 0.8  # seconds; sooner, the first page would wait
 
-
-def build(desk: Desk) -> gr.Blocks:
+def build() -> gr.Blocks:
     """The app: shared header, then one tab a page. No model is loaded here."""
-    store = Store()
+    desk, store = Desk(), Store()
     panel.serve_assets()
     with gr.Blocks(title=text("app.title"), fill_width=True) as app:
         shell.title()
@@ -54,9 +52,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="7860, or the next that is free")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     chosen = parser.parse_args()
-    desk = Desk()
-    app = build(desk)
-    app.launch(
+    build().launch(
         server_name=chosen.host,
         server_port=chosen.port,
         inbrowser=chosen.open,
@@ -66,10 +62,7 @@ def main() -> None:
         css=theme.stylesheet() + panel.stylesheets(),
         theme=gr.themes.Base(),
         footer_links=[],
-        prevent_thread_lock=True,
     )
-    desk.warm_up(after=WARM_AFTER)
-    app.block_thread()
 
 
 if __name__ == "__main__":

@@ -151,12 +151,12 @@ class Desk:
         self._loaded = ((name, precision), verifier)
         return verifier
 
-    def warm_up(self, module: str = "mtp.run", after: float = WARM_AFTER) -> None:
+    def warm_up(self, module: str = "mtp.run") -> None:
         """Has the worker import what runs need, soon: not while a page is being drawn."""
         if module in self._warm:
             return
         self._warm.add(module)
-        timer = threading.Timer(after, lambda: self._pool.submit(imported, module))
+        timer = threading.Timer(WARM_AFTER, lambda: self._pool.submit(imported, module))
         timer.daemon = True
         timer.start()
 

@@ -332,7 +332,7 @@ def test_live_run_check_link_and_file(visit, browser: Browser, tmp_path: Path) -
     wait_for_run(other)
     part(other, "last").click()
     assert part(other, "text").inner_text() == written
-    assert other.locator("#prompt textarea").input_value() == hostile
+    expect(other.locator("#prompt textarea")).to_have_value(hostile)
     with page.expect_download() as saved:
         part(page, "save").click()
     saved.value.save_as(tmp_path / "run.json")

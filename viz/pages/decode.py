@@ -23,9 +23,8 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML, app: 
             run = gr.Button(text("decode.run"), variant="primary", elem_id="run", min_width=120)
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="stop", min_width=80)
         recordings = gr.Dropdown(
-            recorded.choices(store), value=recorded.FIRST, label=text("decode.recorded"),
-            elem_id="recorded",
-        )  # fmt: skip
+            recorded.choices(store), value=None, label=text("decode.recorded"), elem_id="recorded"
+        )
         with gr.Row():
             upload = gr.UploadButton(
                 text("decode.open"), file_types=[".json"], size="sm", elem_id="open", min_width=120

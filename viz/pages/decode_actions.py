@@ -187,7 +187,7 @@ class Actions:
                 player = {**player, **place}
             if query.get("tab", "decode") != "decode":
                 status = _KEEP  # another page has its own to say
-            yield [status, player, *_busy(False), shown, name or recorded.FIRST]
+            yield [status, player, *_busy(False), shown, name or _KEEP]
             return
         try:
             model, dtype, settings = self._from_query(query)
@@ -195,8 +195,7 @@ class Actions:
             yield _failed(str(error), 7)
             return
         async for update in self._decode(model, dtype, settings, owner_of(request), place):
-            # No recorded run is chosen once one's own takes its place.
-            yield [*update, _KEEP if update[1] is _KEEP else None]
+            yield [*update, _KEEP]
 
     def linked(self, request: gr.Request) -> Any:
         """What the address says of the fields; nothing where it only names a page."""
