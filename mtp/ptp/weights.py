@@ -260,11 +260,12 @@ def _embedded(backbone: Backbone, token_ids: Tensor) -> Tensor:
     return found * (token_ids >= 0)[:, :, None]
 
 
-def build_head(config: PtpConfig, model: PreTrainedModel) -> PickHead | None:
-    """An untrained head, where the drafter has one."""
+def build_head(config: PtpConfig, model: PreTrainedModel | None = None) -> PickHead | None:
+    """An untrained head, where the drafter has one; for a model unless its weights follow."""
     if not config.head_layers:
         return None
-    return PickHead(config.hidden, config.head_layers, config.head_width, _spread(model))
+    spread = 1.0 if model is None else _spread(model)
+    return PickHead(config.hidden, config.head_layers, config.head_width, spread)
 
 
 def build_noise(
@@ -315,7 +316,7 @@ def load_ptp(folder: Path, verifier: Verifier) -> PtpWeights:
             f"model's are {verifier.weights_sha256[:12]}…."
         )
     model = verifier.backbone.model
-    noise, head = build_noise(config, model), build_head(config, model)
+    noise, head = build_noise(config, model), build_head(config)
     adapter = None
     if config.rank:
         _load(noise, folder / NOISE_FILE)
