@@ -58,7 +58,7 @@ def main() -> None:
         inbrowser=chosen.open,
         share=False,
         show_error=True,
-        head=panel.plotly_head(),
+        head=panel.head(),
         css=theme.stylesheet() + panel.stylesheets(),
         theme=gr.themes.Base(),
         footer_links=[],

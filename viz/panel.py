@@ -24,9 +24,14 @@ def serve_assets() -> None:
     gr.set_static_paths([PLOTLY_SCRIPT])
 
 
-def plotly_head() -> str:
-    """The tag of Plotly's script for the page's head: it loads beside Gradio's own."""
-    return f'<script defer src="/gradio_api/file={PLOTLY_SCRIPT}"></script>'
+def head() -> str:
+    """For the page's head: Plotly's script, which loads beside Gradio's own, and one that notes
+    from the start which fields are edited.
+    """
+    return (
+        f'<script defer src="/gradio_api/file={PLOTLY_SCRIPT}"></script>'
+        f"<script>{_script('touched')}</script>"
+    )
 
 
 def scripts(*names: str, **given: Any) -> str:
@@ -34,8 +39,12 @@ def scripts(*names: str, **given: Any) -> str:
     GIVEN. A component's own properties would be lost: an update that comes before its tab has been
     opened takes their place.
     """
-    parts = [(ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8") for name in names]
+    parts = map(_script, names)
     return "\n".join([f"const GIVEN = {json.dumps(given)};", *parts])
+
+
+def _script(name: str) -> str:
+    return (ASSETS / "js" / f"{name}.js").read_text(encoding="utf-8")
 
 
 def markup(name: str) -> str:

@@ -94,6 +94,21 @@ def test_the_fields_are_those_of_the_run_that_is_shown(visit, query: str) -> Non
     expect(page.locator("#drafter input")).to_have_value(re.compile("^mtpc-btree"))
 
 
+def test_what_is_typed_before_the_address_is_answered_stays(visit) -> None:
+    page, held, late = visit.page, [], [True]
+    page.route("**/queue/join*", lambda one: held.append(one) if late[0] else one.continue_())
+    page.goto(f"{visit.address}/?recorded=smollm2&__theme=light")
+    page.locator("#prompt textarea").fill("Typed early.")
+    page.wait_for_timeout(500)  # for the events of the page's start to be held as well
+    late[0] = False
+    for one in held:
+        one.continue_()
+    assert held
+    expect(page.locator("#drafter input")).to_have_value(re.compile("^esp"))
+    expect(page.locator("#recorded input")).to_have_value(re.compile("smollm2"))
+    expect(page.locator("#prompt textarea")).to_have_value("Typed early.")
+
+
 def test_steps_by_mouse_and_keys(visit) -> None:
     page = visit.open()
     part(page, "first").click()

@@ -14,7 +14,7 @@ from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.records.circuit import Question
 from viz import circuit_shown, panel, shell
 from viz.circuit_shown import Shown, asked_from, look_at, view_of
-from viz.pages.common import busy, owner_of, prompt_box, watch
+from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
@@ -159,9 +159,9 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         return [line, {"view": key}, one.prompt, one.answer, one.circuit, str(one.window)]
 
     async def load(request: gr.Request) -> AsyncIterator[list[Any]]:
-        """Shows what the address asks for: status, view, recordings, start, stop, fields."""
+        """Shows what the address asks for: status, view, start, stop, said."""
         query = dict(request.query_params)
-        nothing = [_KEEP] * 9
+        nothing = [_KEEP] * 5
         if query.get("tab") != "circuit":
             yield nothing
             return
@@ -176,12 +176,11 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             if isinstance(value, dict):
                 value = {**value, "ask": ask}
             chosen = name if name in recorded else _KEEP
-            yield [line, value, chosen, _KEEP, _KEEP, *filled]
+            yield [line, value, _KEEP, _KEEP, filling([*filled, chosen])]
             return
-        filled = [query["context"], query.get("answer", ""), _KEEP, query.get("window", LONGEST)]
-        if query.get("circuit") in CIRCUIT_NAMES:
-            filled[2] = query["circuit"]
-        yield [_KEEP, _KEEP, None, _KEEP, _KEEP, *filled]
+        kind = query["circuit"] if query.get("circuit") in CIRCUIT_NAMES else _KEEP
+        filled = [query["context"], query.get("answer", ""), kind, query.get("window", LONGEST)]
+        yield [*[_KEEP] * 4, filling([*filled, None])]
         try:
             ask = ask_from(query)
             model, dtype, values = shell.asked_in(query)
@@ -191,10 +190,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 mode=values.get("mode", "chat"), seed=values.get("seed", 0),
             )  # fmt: skip
         except InputError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 8]
+            yield [shell.status(str(error), "failed"), *nothing[1:]]
             return
-        async for update in explore(model, dtype, question, owner_of(request), ask):
-            yield [*update, *[_KEEP] * 4]
+        async for line, value, _, *rest in explore(model, dtype, question, owner_of(request), ask):
+            yield [line, value, *rest, _KEEP]
 
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
@@ -202,7 +201,8 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     start.click(run, [*header.components, *fields], [status, view, recordings, *buttons], **quiet)
     stop.click(end, None, None, queue=False)
     recordings.input(show, recordings, [status, view, *fields], **quiet)
-    app.load(load, None, [status, view, recordings, *buttons, *fields], **quiet)
+    said = filled_from_address([*fields, recordings])
+    app.load(load, None, [status, view, *buttons, said], **quiet)
 
 
 def window_from(value: object) -> int | None:

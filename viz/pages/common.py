@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 import gradio as gr
 
-from viz import shell
+from viz import panel, shell
 from viz.runs import Desk, Job
 from viz.texts import text
 
@@ -29,6 +30,24 @@ def prompt_box(elem_id: str) -> gr.Textbox:
         max_lines=6,
         elem_id=elem_id,
     )
+
+
+def filled_from_address(fields: Sequence[Any], together: Collection[Any] = ()) -> gr.Textbox:
+    """A hidden component: `filling(values)` as its value fills the fields, in the browser and at
+    once, but for those that someone has changed since the page was opened. Of those in `together`
+    all are filled or none.
+    """
+    said = gr.Textbox(visible="hidden")
+    names = [field.elem_id or f"component-{field._id}" for field in fields]
+    indices = [index for index, field in enumerate(fields) if field in together]
+    script = panel.scripts("fill", fields=names, together=indices)
+    said.change(None, said, fields, js=f"(said) => {{ {script} }}", show_progress="hidden")
+    return said
+
+
+def filling(values: Sequence[Any]) -> str:
+    """What the component of `filled_from_address` takes: the fields' values or updates."""
+    return json.dumps(list(values))
 
 
 async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:

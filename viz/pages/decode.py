@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from viz import drafter_choice, recorded, shell
-from viz.pages.common import prompt_box
+from viz.pages.common import filled_from_address, prompt_box
 from viz.pages.decode_actions import Actions
 from viz.player import player
 from viz.runs import Desk, Store
@@ -23,7 +23,10 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML, app: 
             run = gr.Button(text("decode.run"), variant="primary", elem_id="run", min_width=120)
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="stop", min_width=80)
         recordings = gr.Dropdown(
-            recorded.choices(store), value=None, label=text("decode.recorded"), elem_id="recorded"
+            recorded.choices(store),
+            value=recorded.FIRST,
+            label=text("decode.recorded"),
+            elem_id="recorded",
         )
         with gr.Row():
             upload = gr.UploadButton(
@@ -58,8 +61,5 @@ def build(desk: Desk, store: Store, header: shell.Header, status: gr.HTML, app: 
     upload.upload(actions.open_file, upload, [*place, recordings, *fields], **quiet)
     check.click(actions.check, shown, [status, *buttons, findings], **quiet)
     main.follow(actions.follow, None, [status, *buttons, branch], **quiet)
-    app.load(actions.load, None, [status, main, *buttons, shown, recordings], **quiet)
-    # Fields are touched only where the address fills them: someone may be typing already.
-    linked = gr.State(None)
-    app.load(actions.linked, None, linked, **quiet)
-    linked.change(actions.fill, linked, fields, **quiet)
+    said = filled_from_address([*fields, recordings], together=[*choice.components, *rows])
+    app.load(actions.load, None, [status, main, *buttons, shown, said], **quiet)

@@ -16,7 +16,7 @@ from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
 from viz import check, drafter_choice, recorded, shell
 from viz.drafter_choice import DrafterChoice
 from viz.figures.tokens import visible
-from viz.pages.common import owner_of, watch
+from viz.pages.common import filling, owner_of, watch
 from viz.player import query_of
 from viz.runs import Desk, LiveRun, Store, decode_into
 from viz.texts import text
@@ -176,44 +176,28 @@ class Actions:
             yield [words, *buttons, player]
 
     async def load(self, request: gr.Request) -> AsyncIterator[list[Any]]:
-        """Shows what the address asks for: status, player, run, stop, check, shown, recorded."""
+        """Shows what the address asks for: status, player, run, stop, check, shown, said."""
         self.desk.warm_up()
         query = dict(request.query_params)
         place = {"step": _step(query.get("step")), "moment": query.get("moment")}
         if not query.get("prompt"):
             name = _recorded(query)
-            status, player, shown, *_ = self.show_recorded(name or recorded.FIRST)
+            status, player, shown, *rest = self.show_recorded(name or recorded.FIRST)
             if place["step"] and isinstance(player, dict):
                 player = {**player, **place}
             if query.get("tab", "decode") != "decode":
                 status = _KEEP  # another page has its own to say
-            yield [status, player, *_busy(False), shown, name or _KEEP]
+            fields = rest[-self.fields :] if name else self._filled(query)
+            yield [status, player, *_busy(False), shown, filling([*fields, name or _KEEP])]
             return
+        said = filling([*self._filled(query), None])
         try:
             model, dtype, settings = self._from_query(query)
         except DraftscopeError as error:
-            yield _failed(str(error), 7)
+            yield [*_failed(str(error), 6), said]
             return
         async for update in self._decode(model, dtype, settings, owner_of(request), place):
-            yield [*update, _KEEP]
-
-    def linked(self, request: gr.Request) -> Any:
-        """What the address says of the fields; nothing where it only names a page."""
-        query = dict(request.query_params)
-        said = {name for name in query if not name.startswith("__")}  # those are Gradio's own
-        return query if said - {"tab"} else _KEEP
-
-    def fill(self, query: dict[str, str] | None) -> list[Any]:
-        """Fills the fields from the address."""
-        if not query:
-            return [_KEEP] * self.fields
-        name = None if query.get("prompt") else _recorded(query)
-        if name is None:
-            return self._filled(query)
-        try:
-            return self._from_run(recorded.keep(name, self.store)[1].run)
-        except TraceError:  # which the status line says already
-            return [_KEEP] * self.fields
+            yield [*update, said]
 
     def _from_run(self, run: Run | None) -> list[Any]:
         """Values of the fields that make a run again; its precision is left to this machine."""

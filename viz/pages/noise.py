@@ -12,7 +12,7 @@ from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.records.noise import Question
 from viz import noise_shown, panel, shell
 from viz.noise_shown import Shown, asked_from, head_of, look_at, sweep_at
-from viz.pages.common import busy, owner_of, prompt_box, watch
+from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
@@ -195,9 +195,9 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             yield update
 
     async def load(request: gr.Request) -> AsyncIterator[list[Any]]:
-        """Shows what the address asks for: status, view, start, stop, fields."""
+        """Shows what the address asks for: status, view, start, stop, said."""
         query = dict(request.query_params)
-        nothing = [_KEEP] * 6
+        nothing = [_KEEP] * 5
         if query.get("tab") != "noise":
             yield nothing
             return
@@ -210,20 +210,21 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 ask = ask_from(query)
                 key = noise_shown.keep_recorded(name, kept)
             except (InputError, TraceError) as error:
-                yield [shell.status(str(error), "failed"), *[_KEEP] * 5]
+                yield [shell.status(str(error), "failed"), *nothing[1:]]
                 return
             shown = kept.get(key)
             assert shown is not None
             line = shell.status(text("noise.shown", model=shown.record.model))
             question = shown.record.question
-            yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, question.prompt, question.answer]
+            said = filling([question.prompt, question.answer])
+            yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, said]
             return
-        yield [*[_KEEP] * 4, query["behind"], query.get("answer", "")]
+        yield [*[_KEEP] * 4, filling([query["behind"], query.get("answer", "")])]
         try:
             ask = ask_from(query)
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 5]
+            yield [shell.status(str(error), "failed"), *nothing[1:]]
             return
         question = Question(
             prompt=query["behind"], answer=query.get("answer", ""),
@@ -234,14 +235,14 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             },
         )  # fmt: skip
         async for update in explore(model, dtype, question, owner_of(request), ask):
-            yield [*update, _KEEP, _KEEP]
+            yield [*update, _KEEP]
 
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
 
     start.click(run, [*header.components, *fields], [status, view, *buttons], **quiet)
     stop.click(end, None, None, queue=False)
-    app.load(load, None, [status, view, *buttons, *fields], **quiet)
+    app.load(load, None, [status, view, *buttons, filled_from_address(fields)], **quiet)
 
 
 def ask_from(query: Mapping[str, str]) -> dict[str, Any]:

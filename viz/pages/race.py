@@ -14,7 +14,7 @@ from mtp.records.race import Race
 from mtp.records.settings import Settings
 from viz import panel, shell
 from viz.drafter_choice import UNIONS
-from viz.pages.common import busy, owner_of, prompt_box, watch
+from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
 from viz.race_shown import OUTSIDE, viewer_race
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
@@ -129,29 +129,25 @@ def build(
             yield update
 
     async def load(request: gr.Request) -> AsyncIterator[list[Any]]:
-        """Races as the address says: status, view, start, stop, fields."""
+        """Races as the address says: status, view, start, stop, said."""
         query = dict(request.query_params)
         if query.get("tab") != "race" or not query.get("racers"):
-            yield [_KEEP] * 7
+            yield [_KEEP] * 5
             return
         racers = query["racers"].split(",")
         laps = query.get("laps", "")[:LAPS_LENGTH]
-        yield [
-            *[_KEEP] * 4,
-            query.get("text", ""),
-            racers,
-            int(laps) if laps.isdecimal() else _KEEP,
-        ]
+        times = int(laps) if laps.isdecimal() else _KEEP
+        yield [*[_KEEP] * 4, filling([query.get("text", ""), racers, times])]
         try:
             if not laps.isdecimal():
                 raise shell.refused(query, "laps")
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 6]
+            yield [shell.status(str(error), "failed"), *[_KEEP] * 4]
             return
         base = Settings(prompt=query.get("text", ""), **values)
         async for update in measure(owner_of(request), model, dtype, base, racers, int(laps)):
-            yield [*update, _KEEP, _KEEP, _KEEP]
+            yield [*update, _KEEP]
 
     def open_file(path: str | None) -> list[Any]:
         """Replays a saved race without a model: status, view, fields."""
@@ -177,7 +173,7 @@ def build(
     start.click(run, [*header.components, *fields], [status, view, start, stop], **quiet)
     stop.click(end, None, None, queue=False)
     upload.upload(open_file, upload, [status, view, *fields], **quiet)
-    app.load(load, None, [status, view, start, stop, *fields], **quiet)
+    app.load(load, None, [status, view, start, stop, filled_from_address(fields)], **quiet)
 
 
 def _race_into(
