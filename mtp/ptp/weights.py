@@ -271,16 +271,27 @@ def build_head(config: PtpConfig, model: PreTrainedModel | None = None) -> PickH
 def build_noise(
     config: PtpConfig, model: PreTrainedModel, generator: torch.Generator | None = None
 ) -> NoiseEmbedding:
-    """An untrained embedding, of the size of the base's token embeddings."""
-    spread = _spread(model)
-    return NoiseEmbedding(config.embedding, config.hidden, spread, config.anchors, generator)
+    """An untrained embedding: of the size of the base's token embeddings, around their mean, where
+    a frozen base reads a row as a token yet to come (ESP's mask).
+    """
+    noise = NoiseEmbedding(
+        config.embedding, config.hidden, _spread(model), config.anchors, generator
+    )
+    with torch.no_grad():
+        noise.bias.copy_(_embeddings(model).float().mean(0))
+    return noise
 
 
 def _spread(model: PreTrainedModel) -> float:
     """The standard deviation of the model's token embeddings."""
+    return float(_embeddings(model).float().std())
+
+
+def _embeddings(model: PreTrainedModel) -> Tensor:
+    """The model's token embeddings (V, D)."""
     table = model.get_input_embeddings().weight
     assert isinstance(table, torch.Tensor)
-    return float(table.detach().float().std())
+    return table.detach()
 
 
 def save_ptp(

@@ -47,6 +47,7 @@ HELD_OUT_SEED = 2**31
 HELD_OUT_BATCHES = 6
 HELD_OUT_WINDOWS = 8  # a text
 CURVE_LINES = 12
+LOSSES = ("text", "windows", "twin", "picked")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,8 @@ class Recipe(Schedule):
     In each of `batch` texts of `context` bytes, windows are split off, with about `rows` noise rows
     between them. Windows grow through `lengths`, tokens each: the i-th length's share of the budget
     is proportional to i, as short windows teach to read the noise. A window of 1 has no noise rows:
-    both models learn the text alone, without which there is no distribution to pick from. Matrix
+    both models learn the text alone, without which there is no distribution to pick from. With a
+    weight `told`, noise rows are also asked, half way up, which token their noise picks. Matrix
     products of what is learnt are taken in float32 or bfloat16; the noise is always found in
     float32.
     """
@@ -72,7 +74,10 @@ class Recipe(Schedule):
     layers: int = 4
     heads: int = 4
     mlp: int = 384
+    told: float = 0.0
     products: str = "float32"
+
+    MAY_BE_ZERO = ("seed", "told")
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for lengths that make no windows."""
@@ -165,13 +170,15 @@ def train(
         rng = np.random.default_rng([recipe.seed, step])
         inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
         length = recipe.length(loop.used)
-        text, later, twin = _losses(pair, recipe, length, inputs, labels, rng)
-        loop.update(text + later + twin, mine, theirs)
-        seen.append([loss.item() / math.log(2) for loss in (text, later, twin)])
+        text, later, twin, picked = _losses(pair, recipe, length, inputs, labels, rng)
+        loop.update(text + later + recipe.told * picked + twin, mine, theirs)
+        seen.append([loss.item() / math.log(2) for loss in (text, later, twin, picked)])
         if length == 1:
-            seen[-1][1] = math.nan  # no windows yet
+            seen[-1][1] = seen[-1][3] = math.nan  # no windows yet
         if loop.due:
-            columns = zip(("text", "windows", "twin"), zip(*seen, strict=True), strict=True)
+            columns = zip(
+                ("text", "windows", "twin", "picked"), zip(*seen, strict=True), strict=True
+            )
             bits = {name: _mean(column) for name, column in columns}
             line = {"length": length, "training_bits": bits, **perplexities(pair, held_out, recipe)}
             report(_sentence(loop.save(line)))
@@ -192,8 +199,9 @@ def _losses(
     inputs: Tensor,
     labels: Tensor,
     rng: np.random.Generator,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """In nats: the model's text and its windows of this length, and the twin's text."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """In nats: the model's text and its windows of this length, the twin's text, and which token
+    the model's noise picks."""
     own = None
     if length > 1:
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -203,8 +211,10 @@ def _losses(
     with in_products(recipe.products, inputs.device):
         twin = math.log(2) * loss_bits(pair.twin, inputs, labels)
         if own is None:
-            return math.log(2) * loss_bits(pair.model, inputs, labels), torch.zeros(()), twin
-        return *losses(pair.model, pair.noise, found, labels, own), twin
+            text = math.log(2) * loss_bits(pair.model, inputs, labels)
+            return text, torch.zeros(()), twin, torch.zeros(())
+        mine = losses(pair.model, pair.noise, found, labels, own, (recipe.layers + 1) // 2)
+        return mine.text, mine.windows, twin, mine.picked
 
 
 @torch.no_grad()
