@@ -4,145 +4,31 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.optim import Optimizer
-from transformers import LlamaForCausalLM
+from torch import Tensor
 
-from mtp.decode import software
-from mtp.errors import InputError
-from mtp.ptp.embedding import EMBEDDINGS, NoiseEmbedding
+from mtp.ptp.embedding import EMBEDDINGS
 from mtp.ptp.intervals import training_shares
 from mtp.sampling import Sampling
-from mtp.train import byte_card
+from mtp.train import inverse_card
 from mtp.train.byte_data import Documents, read_documents, windows
 from mtp.train.byte_lm import loss_bits
-from mtp.train.byte_recipe import Shape, build_model
+from mtp.train.inverse_quality import perplexities
+from mtp.train.inverse_recipe import Pair, Recipe, build
 from mtp.train.inverse_rows import losses, own_noise, split
-from mtp.train.loop import PRODUCTS, Loop, in_products, restore, round_as_stored
-from mtp.train.muon import optimizers_for
-from mtp.train.run_folder import (
-    RunFolder,
-    as_options,
-    load_checkpoint,
-    read_curve,
-    read_settings,
-    recipe_of,
-    thinned,
-)
-from mtp.train.schedule import Schedule, parse_lengths, share_of_stage
+from mtp.train.loop import PRODUCTS, Loop, in_products
+from mtp.train.run_folder import RunFolder
+from mtp.train.schedule import parse_lengths
 
-HELD_OUT_SEED = 2**31
-HELD_OUT_BATCHES = 6
-HELD_OUT_WINDOWS = 8  # a text
-CURVE_LINES = 12
 LOSSES = ("text", "windows", "twin", "picked")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe(Schedule):
-    """How both models are trained: the same text in the same order, the same number of steps.
-
-    In each of `batch` texts of `context` bytes, windows are split off, with about `rows` noise rows
-    between them. Windows grow through `lengths`, tokens each: the i-th length's share of the budget
-    is proportional to i, as short windows teach to read the noise. A window of 1 has no noise rows:
-    both models learn the text alone, without which there is no distribution to pick from. With a
-    weight `told`, noise rows are also asked, half way up, which token their noise picks. Matrix
-    products of what is learnt are taken in float32 or bfloat16; the noise is always found in
-    float32.
-    """
-
-    batch: int = 16
-    context: int = 256
-    rows: int = 96
-    lengths: tuple[int, ...] = (1, 2, 4, 8)
-    learning_rate: float = 5e-3
-    temperature: float = 0.7
-    embedding: str = "binary"
-    hidden: int = 128
-    layers: int = 4
-    heads: int = 4
-    mlp: int = 384
-    told: float = 0.0
-    products: str = "float32"
-
-    MAY_BE_ZERO = ("seed", "told")
-
-    def __post_init__(self) -> None:
-        """Raises InputError as `Schedule` does, and for lengths that make no windows."""
-        super().__post_init__()
-        if self.products not in PRODUCTS:
-            raise InputError(f"Products are taken in {' or '.join(PRODUCTS)}.")
-        rising = list(self.lengths) == sorted(set(self.lengths))
-        most = max(self.lengths, default=0)
-        if not rising or min(self.lengths, default=0) < 1 or not 2 <= most < self.context:
-            raise InputError(
-                "The window lengths rise, to 2 at least and less than the context, such as 1,2,4,8."
-            )
-
-    @property
-    def longest(self) -> int:
-        """The length of the last windows, at which the pair is measured."""
-        return self.lengths[-1]
-
-    def length(self, used: float) -> int:
-        """The windows' length when this share of the budget is used."""
-        for stage, length in enumerate(self.lengths):
-            used -= share_of_stage(stage, len(self.lengths))
-            if used < 0:
-                return length
-        return self.longest
-
-    def windows(self, length: int) -> int:
-        """Windows of this length in a text, 2 or more tokens each."""
-        return max(1, self.rows // (length - 1))
-
-    @property
-    def shape(self) -> Shape:
-        """Of both models: about a million parameters as it is."""
-        return Shape(self.hidden, self.layers, self.heads, self.mlp, self.context)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The model that reads noise, its embedding, and its autoregressive twin."""
-
-    model: LlamaForCausalLM
-    noise: NoiseEmbedding
-    twin: LlamaForCausalLM
-
-    def optimizers(self, recipe: Recipe) -> list[Optimizer]:
-        """Muon for the layers' matrices of each, AdamW for the rest."""
-        rate = recipe.learning_rate
-        return [
-            *optimizers_for(self.model, rate, 0.05, self.noise.parameters()),
-            *optimizers_for(self.twin, rate, 0.05),
-        ]
-
-    @property
-    def modules(self) -> dict[str, nn.Module]:
-        """All three, by name."""
-        return {"model": self.model, "noise": self.noise, "twin": self.twin}
-
-
-def build(recipe: Recipe) -> Pair:
-    """Both models with the same first weights, functions of the seed."""
-    model, twin = (build_model(recipe.shape, recipe.seed) for _ in range(2))
-    generator = torch.Generator().manual_seed(recipe.seed)
-    spread = float(model.get_input_embeddings().weight.detach().std())  # type: ignore[operator]
-    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread, generator=generator)  # type: ignore[arg-type]
-    return Pair(model, noise, twin)
 
 
 def train(
@@ -217,45 +103,6 @@ def _losses(
         return mine.text, mine.windows, twin, mine.picked
 
 
-@torch.no_grad()
-def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, Any]:
-    """Held-out perplexity by offset 1 … L of the noise-reading model, and of its twin at the same
-    tokens; `gap` is the ratio of their means over offsets 2 … L, less 1. What follows a document's
-    end does not count.
-    """
-    own, twin, counted = [], [], []
-    sampling = Sampling(recipe.temperature)
-    for number in range(HELD_OUT_BATCHES):
-        rng = np.random.default_rng([HELD_OUT_SEED, number])
-        generator = torch.Generator().manual_seed(number)
-        given = windows(held_out, rng, recipe.batch, recipe.context)
-        inputs, labels = map(torch.from_numpy, given)
-        found = split(inputs, labels, HELD_OUT_WINDOWS, recipe.longest, generator)
-        uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
-        noise = own_noise(pair.model, pair.noise, found, sampling, uniform)
-        log_p = pair.twin(input_ids=found.ids, use_cache=False).logits.log_softmax(-1)
-        place = found.roots[:, :, None] + torch.arange(recipe.longest)
-        rows = log_p.gather(1, place.flatten(1)[:, :, None].expand(-1, -1, log_p.shape[2]))
-        tokens = found.tokens.flatten(1)[:, :, None]
-        own.append(noise.log_p.flatten(0, 1))
-        twin.append(rows.gather(2, tokens)[:, :, 0].view(place.shape).flatten(0, 1))
-        counted.append(noise.counted.flatten(0, 1))
-    these = torch.cat(counted)
-
-    def by_offset(parts: list[torch.Tensor]) -> list[float]:
-        log_p = torch.cat(parts).double().masked_fill(~these, 0.0)
-        found: list[float] = (log_p.sum(0) / these.sum(0).clamp(min=1)).neg().exp().tolist()
-        return found
-
-    mine, theirs = by_offset(own), by_offset(twin)
-    later = sum(mine[1:]) / sum(theirs[1:]) - 1
-    return {
-        "perplexity": [round(value, 4) for value in mine],
-        "twin_perplexity": [round(value, 4) for value in theirs],
-        "gap": round(later, 4),
-    }
-
-
 def _sentence(line: dict[str, Any]) -> str:
     return (
         f"step {line['step']}, {line['seconds'] / 60:.1f} min, windows of {line['length']}: "
@@ -288,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
     training, held_out = read_documents(args.data)
     if args.export is not None:
-        export(args.folder, args.export, held_out)
+        inverse_card.export(args.folder, args.export, held_out)
         return 0
     names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
     given = {name: getattr(args, name) for name in names}
@@ -301,86 +148,3 @@ def run(args: argparse.Namespace) -> int:
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return 0
-
-
-def export(run_folder: Path, out: Path, held_out: Documents) -> None:
-    """Writes both models for the Auto classes, the noise embedding and a card.
-
-    Raises InputError where the run has no checkpoint yet.
-    """
-    recipe = recipe_of(run_folder, Recipe)
-    state = load_checkpoint(run_folder)
-    pair = build(recipe)
-    restore(pair.modules, state)
-    for module in pair.modules.values():
-        round_as_stored(module.parameters(), torch.bfloat16)
-    card = {
-        "settings": read_settings(run_folder),
-        "steps": state["progress"]["step"],
-        "minutes": round(state["progress"]["seconds"] / 60, 1),
-        "parameters": sum(p.numel() for p in pair.model.parameters()),
-        "held_out": perplexities(pair, held_out, recipe),
-        "software": software(),
-        "curve": read_curve(run_folder),
-    }
-    for name, model in (("model", pair.model), ("twin", pair.twin)):
-        byte_card.write_model(out / name, model, recipe.context)
-    noise = {name: one.to(torch.bfloat16) for name, one in pair.noise.state_dict().items()}
-    save_file(noise, out / "noise.safetensors")
-    (out / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    (out / "card.md").write_text(_markdown(card, recipe), encoding="utf-8")
-
-
-def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
-    curve = "\n".join(
-        f"| {line['step']} | "
-        + " | ".join(
-            "–" if bits is None else f"{bits:.3f}"
-            for bits in (line["training_bits"][name] for name in ("text", "windows", "twin"))
-        )
-        + " "
-        f"| {100 * line['gap']:+.1f}% |"
-        for line in thinned(card["curve"], CURVE_LINES)
-    )
-    held = card["held_out"]
-    offsets = "\n".join(
-        f"| {offset} | {mine:.3f} | {theirs:.3f} | {100 * (mine / theirs - 1):+.1f}% |"
-        for offset, (mine, theirs) in enumerate(
-            zip(held["perplexity"], held["twin_perplexity"], strict=True), 1
-        )
-    )
-    options = as_options(card["settings"])
-    return f"""# Inverse autoregressive pair
-
-Two byte models of {card["parameters"] / 1e6:.2f}M parameters each, of the same shape, from the same
-first weights, trained on the same text for the same steps. `model` learns, without a teacher, to
-foresee tokens behind noise that picks the tokens before them (C-PTP); `twin` is plain and
-autoregressive. Stored as bfloat16.
-
-## Held out
-
-Perplexity at temperature 1 by offset: the model is given the text and the noise of the tokens
-since, drawn inside its own intervals at temperature {recipe.temperature}, each at the position of
-the token that it picks; its twin is given the tokens themselves.
-
-| offset | reads noise | twin | difference |
-|---|---|---|---|
-{offsets}
-
-Mean over offsets 2 to {recipe.longest}: {100 * held["gap"]:+.1f}%.
-
-## Training
-
-{card["steps"]:,} steps of each, {card["minutes"]:.0f} minutes for both. Made with
-
-```
-python -m mtp train inverse --data CORPUS --folder RUN {options}
-```
-
-Bits a byte in training: the model's text and its windows, the twin's text; and the difference held
-out.
-
-| step | text | windows | twin | held out |
-|---|---|---|---|---|
-{curve}
-"""

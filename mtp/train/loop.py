@@ -13,11 +13,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from mtp.errors import InputError
 from mtp.train.run_folder import RunFolder
 from mtp.train.schedule import Schedule
 
 CLIP = 1.0
 PRODUCTS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def check_products(products: str) -> None:
+    """Raises InputError for a precision that no product is taken in."""
+    if products not in PRODUCTS:
+        raise InputError(f"Products are taken in {' or '.join(PRODUCTS)}.")
 
 
 def in_products(products: str, device: torch.device) -> AbstractContextManager[None]:

@@ -26,9 +26,9 @@ from mtp.ptp.weights import (
 )
 from mtp.sampling import Sampling
 from mtp.train.completions import read_header
-from mtp.train.loop import PRODUCTS
+from mtp.train.loop import check_products
 from mtp.train.muon import Muon
-from mtp.train.schedule import Schedule
+from mtp.train.schedule import Schedule, check_rising
 from mtp.train.texts import Text, draft_vocabulary
 
 
@@ -80,8 +80,7 @@ class Recipe(Schedule):
             raise InputError(f"The variant is one of {', '.join(VARIANTS)}.")
         if self.embedding not in EMBEDDINGS:
             raise InputError(f"The embedding is one of {', '.join(EMBEDDINGS)}.")
-        if list(self.lengths) != sorted(set(self.lengths)) or min(self.lengths, default=0) < 1:
-            raise InputError("The window lengths rise from 1 or more, such as 1,2,4,8,16.")
+        check_rising(self.lengths)
         if self.head_layers and self.variant != "c-ptp" and self.lengths[0] == 1:
             raise InputError("A pick head is told the first token; windows begin with 2 or more.")
         width = self.head_width
@@ -93,8 +92,7 @@ class Recipe(Schedule):
             raise InputError("A draft vocabulary needs a pick head; rows alone draft any token.")
         if not self.rank and not self.head_layers:
             raise InputError("A PTP drafter has an adapter, a pick head, or both.")
-        if self.products not in PRODUCTS:
-            raise InputError(f"Products are taken in {' or '.join(PRODUCTS)}.")
+        check_products(self.products)
         Sampling(self.temperature, self.top_k, self.top_p)
 
     @property

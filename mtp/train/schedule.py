@@ -1,7 +1,7 @@
 """A training budget in minutes or steps, and the learning rate as a function of its used share."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,6 +55,12 @@ def parse_lengths(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"The window lengths are whole numbers, such as 1,2,4; not {text[:40]}.")
     return tuple(map(int, parts))
+
+
+def check_rising(lengths: Sequence[int]) -> None:
+    """Raises InputError for window lengths that no curriculum has."""
+    if list(lengths) != sorted(set(lengths)) or min(lengths, default=0) < 1:
+        raise InputError("The window lengths rise from 1 or more, such as 1,2,4,8.")
 
 
 def share_of_stage(stage: int, stages: int) -> float:

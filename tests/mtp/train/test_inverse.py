@@ -12,7 +12,10 @@ from mtp.sampling import Sampling, final_probabilities, pick
 from mtp.train.byte_data import IGNORED, pack, read_documents
 from mtp.train.byte_tokenizer import END_ID, USER_ID
 from mtp.train.completions import Record
-from mtp.train.inverse import Recipe, build, export, perplexities, train
+from mtp.train.inverse import train
+from mtp.train.inverse_card import export
+from mtp.train.inverse_quality import perplexities
+from mtp.train.inverse_recipe import Recipe, build
 from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
 from mtp.train.schedule import parse_lengths
@@ -162,8 +165,8 @@ def test_recipes_are_checked():
     for wrong, said in (
         ({"products": "int8"}, "Products are taken in"),
         ({"lengths": (4, 2)}, "The window lengths rise"),
-        ({"lengths": (1,)}, "to 2 at least"),
-        ({"lengths": (2, 64), "context": 64}, "less than the context"),
+        ({"lengths": (1,)}, "has 2 tokens or more"),
+        ({"lengths": (2, 64), "context": 64}, "fewer than the context"),
         ({"lengths": ()}, "The window lengths rise"),
     ):
         with pytest.raises(InputError, match=said):
