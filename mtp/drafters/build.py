@@ -23,7 +23,7 @@ from mtp.drafters.stand import AdaptiveNgrams
 from mtp.drafters.union import Union
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
-from mtp.ptp.weights import load_config, load_ptp, shipped_folder
+from mtp.ptp.files import load_config, load_ptp, shipped_folder
 from mtp.sampling import Sampling
 
 Maker = Callable[[Verifier, dict[str, Any], Sampling], Drafter]

@@ -9,7 +9,8 @@ from mtp.errors import InputError
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Mode, Vocabulary
 from mtp.ptp.explore import MOST_PLACES, NOISES, NoiseExplorer
-from mtp.ptp.weights import VARIANTS, PtpWeights, load_ptp, shelved
+from mtp.ptp.files import load_ptp, shelved
+from mtp.ptp.weights import VARIANTS, PtpWeights
 from mtp.records.noise import DrafterFacts, NoiseRecord, Question
 from mtp.sampling import Noise, Sampling
 

@@ -14,7 +14,8 @@ from mtp.decode import software
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
 from mtp.ptp.explore import IMPOSSIBLE, MOST_PLACES, NOISES, PLAIN, NoiseExplorer
-from mtp.ptp.weights import PtpConfig, PtpWeights, save_ptp
+from mtp.ptp.files import save_ptp
+from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore, round_as_stored
 from mtp.train.ptp_quality import Quality, measure

@@ -16,14 +16,7 @@ from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.ptp.embedding import EMBEDDINGS
-from mtp.ptp.weights import (
-    VARIANTS,
-    DraftRows,
-    PtpConfig,
-    PtpWeights,
-    build_head,
-    build_noise,
-)
+from mtp.ptp.weights import VARIANTS, DraftRows, PtpConfig, PtpWeights, build_head, build_noise
 from mtp.sampling import Sampling
 from mtp.train.completions import read_header
 from mtp.train.loop import check_products

@@ -26,7 +26,8 @@ from mtp.models.cache import PathCache
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
-from mtp.ptp.weights import PtpConfig, PtpWeights, build_head, build_noise, save_ptp, shelved
+from mtp.ptp.files import save_ptp, shelved
+from mtp.ptp.weights import PtpConfig, PtpWeights, build_head, build_noise
 from mtp.sampling import Noise, Sampling
 from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
 
@@ -331,7 +332,7 @@ def test_drafters_on_disk(
         save_ptp(replace(weights, config=config), tmp_path / f"at-{temperature}", "tiny")
     for asked, nearest in ((0.0, "at-0.7"), (0.8, "at-0.7"), (0.9, "at-1.0"), (1.3, "at-1.0")):
         assert shelved("c-ptp", verifier, Sampling(asked), tmp_path) == tmp_path / nearest
-    monkeypatch.setattr("mtp.ptp.weights.SHELF", tmp_path)
+    monkeypatch.setattr("mtp.ptp.files.SHELF", tmp_path)
     warm = make_drafter("c-ptp", {}, verifier, Sampling(0.95))
     assert isinstance(warm, ParallelTokens) and warm.weights.config.temperature == 1.0
     (tmp_path / "mine" / "ptp.json").unlink()

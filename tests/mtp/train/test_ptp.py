@@ -17,8 +17,8 @@ from mtp.models.cache import PathCache
 from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
+from mtp.ptp.files import load_ptp
 from mtp.ptp.head import picks
-from mtp.ptp.weights import load_ptp
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.byte_tokenizer import build_tokenizer
