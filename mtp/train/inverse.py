@@ -28,7 +28,7 @@ from mtp.train.loop import PRODUCTS, Loop, in_products
 from mtp.train.run_folder import RunFolder
 from mtp.train.schedule import parse_lengths
 
-LOSSES = ("text", "windows", "twin", "picked")
+LOSSES = ("text", "windows", "twin")
 
 
 def train(
@@ -56,11 +56,11 @@ def train(
         rng = np.random.default_rng([recipe.seed, step])
         inputs, labels = map(torch.from_numpy, windows(training, rng, recipe.batch, recipe.context))
         length = recipe.length(loop.used)
-        text, later, twin, picked = _losses(pair, recipe, length, inputs, labels, rng)
-        loop.update(text + later + recipe.told * picked + twin, mine, theirs)
-        seen.append([loss.item() / math.log(2) for loss in (text, later, twin, picked)])
+        text, later, twin = _losses(pair, recipe, length, inputs, labels, rng)
+        loop.update(text + later + twin, mine, theirs)
+        seen.append([loss.item() / math.log(2) for loss in (text, later, twin)])
         if length == 1:
-            seen[-1][1] = seen[-1][3] = math.nan  # no windows yet
+            seen[-1][1] = math.nan  # no windows yet
         if loop.due:
             columns = zip(
                 ("text", "windows", "twin", "picked"), zip(*seen, strict=True), strict=True
@@ -85,9 +85,8 @@ def _losses(
     inputs: Tensor,
     labels: Tensor,
     rng: np.random.Generator,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """In nats: the model's text and its windows of this length, the twin's text, and which token
-    the model's noise picks."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """In nats: the model's text and its windows of this length, and the twin's text."""
     own = None
     if length > 1:
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
@@ -97,10 +96,8 @@ def _losses(
     with in_products(recipe.products, inputs.device):
         twin = math.log(2) * loss_bits(pair.twin, inputs, labels)
         if own is None:
-            text = math.log(2) * loss_bits(pair.model, inputs, labels)
-            return text, torch.zeros(()), twin, torch.zeros(())
-        mine = losses(pair.model, pair.noise, found, labels, own, (recipe.layers + 1) // 2)
-        return mine.text, mine.windows, twin, mine.picked
+            return math.log(2) * loss_bits(pair.model, inputs, labels), torch.zeros(()), twin
+        return *losses(pair.model, pair.noise, found, labels, own), twin
 
 
 def _sentence(line: dict[str, Any]) -> str:

@@ -24,8 +24,7 @@ class Recipe(Schedule):
     In each of `batch` texts of `context` bytes, windows are split off, with about `rows` noise rows
     between them. Windows grow through `lengths`, tokens each: the i-th length's share of the budget
     is proportional to i, as short windows teach to read the noise. A window of 1 has no noise rows:
-    both models learn the text alone, without which there is no distribution to pick from. With a
-    weight `told`, noise rows are also asked, half way up, which token their noise picks. Matrix
+    both models learn the text alone, without which there is no distribution to pick from. Matrix
     products of what is learnt are taken in float32 or bfloat16; the noise is always found in
     float32.
     """
@@ -41,10 +40,7 @@ class Recipe(Schedule):
     layers: int = 4
     heads: int = 4
     mlp: int = 384
-    told: float = 0.0
     products: str = "float32"
-
-    MAY_BE_ZERO = ("seed", "told")
 
     def __post_init__(self) -> None:
         """Raises InputError as `Schedule` does, and for lengths that make no windows."""

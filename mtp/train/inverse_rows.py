@@ -125,30 +125,12 @@ def _step_mask(found: Split, width: int, offset: int) -> Tensor:
     return torch.cat([text, own.expand(batch, -1, -1)], 2)[:, None]
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Mean cross-entropies, in nats. text: of the text's next tokens. windows: of the counted
-    offsets 2 … L of the windows, 0 where none counts. picked: what the noise rows say, half way up,
-    of the token that their own noise picks.
-    """
-
-    text: Tensor
-    windows: Tensor
-    picked: Tensor
-
-
 def losses(
-    model: LlamaForCausalLM,
-    noise: NoiseEmbedding,
-    found: Split,
-    labels: Tensor,
-    own: Noise,
-    told_at: int,
-) -> Losses:
-    """All of them in one forward; labels (B, T). Gradients reach model and embedding, not u.
-
-    told_at: how many layers are below the states that are asked which token the noise picks. What
-    is known there, the layers above it can read as they read a token.
+    model: LlamaForCausalLM, noise: NoiseEmbedding, found: Split, labels: Tensor, own: Noise
+) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy in nats of the text's next tokens (labels (B, T)), and of the counted
+    offsets 2 … L of the windows (0 where none counts), in one forward. Gradients reach model and
+    embedding, not u.
     """
     batch, _, length = found.tokens.shape
     width = found.ids.shape[1]
@@ -161,24 +143,15 @@ def losses(
         position_ids=positions,
         attention_mask=_whole_mask(found, width),
         use_cache=False,
-        output_hidden_states=True,
+    ).logits
+    text = fn.cross_entropy(
+        out[:, :width].flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
     )
-    counted = own.counted[:, :, 1:]
-
-    def of_windows(logits: Tensor, tokens: Tensor) -> Tensor:
-        wanted = tokens.masked_fill(~counted, IGNORED).flatten()
-        logits = logits.flatten(0, 1).float()
-        total = fn.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum")
-        return total / counted.sum().clamp(min=1)
-
-    below = model.model.norm(out.hidden_states[told_at][:, width:])
-    return Losses(
-        fn.cross_entropy(
-            out.logits[:, :width].flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED
-        ),
-        of_windows(out.logits[:, width:], found.tokens[:, :, 1:]),
-        of_windows(model.lm_head(below), found.tokens[:, :, :-1]),
+    later = found.tokens.masked_fill(~own.counted, IGNORED)[:, :, 1:]
+    windows = fn.cross_entropy(
+        out[:, width:].flatten(0, 1).float(), later.flatten(), ignore_index=IGNORED, reduction="sum"
     )
+    return text, windows / own.counted[:, :, 1:].sum().clamp(min=1)
 
 
 def _whole_mask(found: Split, width: int) -> Tensor:
