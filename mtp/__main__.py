@@ -227,7 +227,8 @@ def _bench(chosen: argparse.Namespace) -> int:
     if chosen.held_out:
         from mtp.train.completions import read_completions, split
 
-        prompts = [Prompt(one.prompt) for one in split(list(read_completions(chosen.prompts)))[1]]
+        kept_apart = split([list(read_completions(chosen.prompts))])[0][1]
+        prompts = [Prompt(one.prompt) for one in kept_apart]
     else:
         prompts = read_prompts(chosen.prompts)
     if chosen.per_category is not None:

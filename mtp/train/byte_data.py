@@ -47,12 +47,12 @@ def pack(documents: Iterable[Sequence[int]]) -> Documents:
 
 
 def read_documents(paths: Sequence[Path]) -> tuple[Documents, Documents]:
-    """The training part of the files and the part held out, the last lines of each."""
+    """The training part of the files and the part held out, as `split` has them."""
     training: list[list[int]] = []
     held_out: list[list[int]] = []
-    for path in paths:
+    parts = split([list(read_completions(path)) for path in paths])
+    for path, (kept, last) in zip(paths, parts, strict=True):
         ended = how_ended(path)
-        kept, last = split(list(read_completions(path)))
         training += [encode(r.prompt, r.text, ended(r)) for r in kept]
         held_out += [encode(r.prompt, r.text, ended(r)) for r in last]
     return pack(training), pack(held_out)

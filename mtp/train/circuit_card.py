@@ -33,6 +33,7 @@ from mtp.verify import VERIFICATIONS
 ROWS = 8  # held-out texts a forward
 TEMPERATURE = 0.7
 CURVE_LINES = 10
+EXPORT = "python -m mtp train circuits … --export assets/weights/circuits"
 
 
 def export(
@@ -76,8 +77,10 @@ def export(
             "minutes": round(state["progress"][1] / 60, 1),
             "windows": state["progress"][2],
             "parameters": sum(parameter.numel() for parameter in trainee.parameters()),
-            "held_out": evaluate(trainee, backbone, windows),
+            "held_out": evaluate(trainee, backbone, windows)
+            | {"whole": _whole_windows(ordered, spec.window)},
             "command": _command(verifier, data, specs, recipe, begin),
+            "export": f"{EXPORT} --prompts {prompts}",
             "software": software(),
             "curve": [_line(line, spec.name) for line in curve],
         }
@@ -93,6 +96,11 @@ def export(
         )
         save_head(head, folder, card, torch.bfloat16)
         (folder / "card.md").write_text(_markdown(spec, head, card), encoding="utf-8")
+
+
+def _whole_windows(texts: Sequence[Text], window: int) -> int:
+    """Windows that no text's end cuts short, whatever their tokens."""
+    return sum(max(0, len(text.ids) - text.answer - window + 1) for text in texts)
 
 
 def _command(
@@ -137,7 +145,11 @@ def _markdown(spec: Spec, head: CircuitHead, card: dict[str, Any]) -> str:
         + " |"
         for verification in VERIFICATIONS
     )
-    return f"""# {card["model"]} {spec.name}
+    label = label_of(spec.circuit, spec.window, spec.rank, head.config.lora)
+    bits = card["model_bits_per_byte"]
+    known = "" if bits is None else f" The model itself needs {bits:.3f} bits a byte of such text."
+    left = held["whole"] - held["windows"]
+    return f"""# {card["model"]} {label}
 
 A head that turns a hidden state of the frozen model `{card["model"]}` (weights
 `{head.config.base_sha256[:16]}…`) into a {spec.circuit} circuit over the next {spec.window} tokens,
@@ -148,23 +160,25 @@ rank {spec.rank}, {head.config.draft_vocabulary:,} tokens that can be drafted;
 ## Held out
 
 Over {held["windows"]:,} windows of answers not trained on, the mean log-likelihood of a window is
-{held["joint"]:.3f} nats. Cross-entropy by position, in nats: {by_position}.
+{held["joint"]:.3f} nats; {left:,} windows ({left / held["whole"]:.1%}) with a token that cannot be
+drafted are left out. Cross-entropy by position, in nats: {by_position}.
 
 Decoding {accepted["prompts"]} held-out prompts at temperature {accepted["temperature"]}, at most
-{accepted["new_tokens"]} new tokens each:
+{accepted["new_tokens"]} new tokens each.{known}
 
-{_by_heart(card)}| verification | tokens per call | accepted per call, quartiles over prompts |
+| verification | tokens per call | accepted per call, quartiles over prompts |
 |---|---|---|
 {rows}
 
 ## Training
 
 {card["steps"]:,} steps, {card["minutes"]:.0f} minutes together with the other heads of the same
-run, {card["windows"]:,} windows of {files}, the last 2%
-of each file held out. Made with
+run, {card["windows"]:,} windows of {files}. Held out are the last 2%
+of each file, without prompts that are trained on. Made with
 
 ```
 {card["command"]}
+{card["export"]}
 ```
 
 | step | windows | loss | held-out joint, nats a window |
@@ -177,13 +191,6 @@ def _adapted(layers: int) -> str:
     if not layers:
         return ""
     return (
-        f"\nDrafts run the model's last {layers} layers once more, with an adapter trained "
-        "together with the head."
+        f"\nDrafts run the model's last {'layer' if layers == 1 else f'{layers} layers'} once "
+        "more, with an adapter trained together with the head."
     )
-
-
-def _by_heart(card: dict[str, Any]) -> str:
-    bits = card["model_bits_per_byte"]
-    if bits is None:
-        return ""
-    return f"(The model itself needs {bits:.3f} bits a byte of held-out answers.)\n\n"

@@ -195,7 +195,8 @@ def windows_of(
 def evaluate(trainee: Trainee, backbone: Backbone, parts: Sequence[Windows]) -> dict[str, Any]:
     """Of whole windows: `joint`, mean log-likelihood in nats; `cross_entropy`, CE_k by position.
 
-    Windows that the text's end cuts short are left out.
+    Windows that the text's end cuts short are left out, and those with a token that cannot be
+    drafted, which the circuit gives no probability.
     """
     window = trainee.head.config.window
     total, count = torch.zeros(window, dtype=torch.float64), 0

@@ -5,7 +5,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -93,10 +93,20 @@ def read_header(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def split(records: list[Record]) -> tuple[list[Record], list[Record]]:
-    """A file's completions to train on, and its last ones, which are held out."""
-    kept = len(records) - max(1, round(HELD_OUT * len(records)))
-    return records[:kept], records[kept:]
+def split(files: Sequence[Sequence[Record]]) -> list[tuple[list[Record], list[Record]]]:
+    """Of each file the completions to train on, and those held out: its last ones, without those
+    whose prompt is among what any of the files gives for training.
+    """
+    kept = [len(records) - max(1, round(HELD_OUT * len(records))) for records in files]
+    asked = {
+        record.prompt
+        for records, size in zip(files, kept, strict=True)
+        for record in records[:size]
+    }
+    return [
+        (list(records[:size]), [one for one in records[size:] if one.prompt not in asked])
+        for records, size in zip(files, kept, strict=True)
+    ]
 
 
 def how_ended(path: Path) -> Callable[[Record], bool]:

@@ -29,7 +29,7 @@ class Text:
 
 
 def read_texts(paths: Sequence[Path], vocabulary: Vocabulary) -> tuple[list[Text], list[Text]]:
-    """The texts to train on and those held out, the last lines of each file.
+    """The texts to train on and those held out, as `split` has them.
 
     An answer keeps the token ids it was sampled as where they are this vocabulary's, else its text
     is encoded; an end token closes it only where the teacher ended it. Raises InputError where
@@ -37,15 +37,17 @@ def read_texts(paths: Sequence[Path], vocabulary: Vocabulary) -> tuple[list[Text
     """
     training: list[Text] = []
     held_out: list[Text] = []
-    for path in paths:
+    files = [list(read_completions(path)) for path in paths]
+    for path, records, (kept, last) in zip(paths, files, split(files), strict=True):
         ended = how_ended(path)
-        records = list(read_completions(path))
         own_ids = bool(records) and _spells(vocabulary, records[0])
-        kept, last = split(records)
         training += [_text(r, vocabulary, own_ids, ended(r)) for r in kept if r.text]
         held_out += [_text(r, vocabulary, own_ids, ended(r)) for r in last if r.text]
     if not training or not held_out:
-        raise InputError("There are too few completions to train on; a hundred is a start.")
+        raise InputError(
+            "There are too few completions to train on; a hundred, each of another prompt, are a "
+            "start."
+        )
     return training, held_out
 
 

@@ -58,7 +58,7 @@ def test_texts_are_prompt_and_answer_in_the_models_tokens(data, verifier):
 
 def test_token_ids_of_the_same_vocabulary_are_kept(tmp_path, verifier):
     path = tmp_path / "own.jsonl"
-    records = [Record("Say it.", [*b"hey", 256], "hey") for _ in range(60)]
+    records = [Record(f"Say it {n} times.", [*b"hey", 256], "hey") for n in range(60)]
     path.write_text("".join(record.line() for record in records))
     training, _ = read_texts([path], verifier.vocabulary)
     assert training[0].ids[training[0].answer :].tolist() == [*b"hey", 256]
@@ -118,6 +118,7 @@ def test_heads_are_exported_with_cards(data, verifier, tmp_path):
     ]
     config, card = load_config(folder), load_card(folder)
     assert (config.circuit, config.window, config.rank, config.lora) == ("btree", 4, 3, 1)
+    assert 0 < card["held_out"]["windows"] == card["held_out"]["whole"]  # all can be drafted
     assert card["steps"] == 24 and len(card["held_out"]["cross_entropy"]) == 4
     total = sum(card["held_out"]["cross_entropy"])
     assert card["held_out"]["joint"] == pytest.approx(-total, abs=1e-3)
