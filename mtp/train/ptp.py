@@ -111,7 +111,8 @@ def train(
         if loop.due:
             quality = measure(backbone, weights, quick, recipe.sampling, recipe.lengths[-1])
             _lengthen(recipe, counts, quality, loop.used)
-            report(_sentence(loop.save({"length": length, **_told(quality)})))
+            passed = quality.passes(recipe.gate)
+            report(_sentence(loop.save({"length": length, "passed": passed, **_told(quality)})))
     return weights
 
 

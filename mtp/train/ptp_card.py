@@ -155,16 +155,9 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     few = ""
     if config.draft_vocabulary:
         few = f" It drafts of the {config.draft_vocabulary:,} most frequent tokens."
-    verdict = "passed" if card["gate"]["passed"] else "not passed"
-    gate = "clearly more often than with another's noise"
-    if quality.ceiling is not None:
-        gate = "clearly more often than blind, no better than blind\nwith another's noise"
     given = ""
     if quality.gated:
         given = " (offset 1 is the verifier's own pick, which the head is told)"
-    blind = ""
-    if quality.ceiling is not None:
-        blind = f"; a drafter blind to its noise can reach {quality.ceiling:.3f}"
     return f"""# {base} {config.variant}, temperature {config.temperature:g}
 
 Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
@@ -173,15 +166,12 @@ Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
 {config.temperature}, top-k {config.top_k}, top-p {config.top_p}; at other settings the text is as
 exact and fewer drafts stand.{few}
 
-## Does it read its noise?
+## How much is right
 
 On {quality.windows:,} held-out windows with known noise, offset {quality.gated + 1}{given}
-is right in {quality.accuracy[quality.gated]:.3f}; with another's noise in
-{quality.shuffled:.3f}{blind}. By offset: {by_offset}. Right in a row from the
+is right in {quality.accuracy[quality.gated]:.3f}. By offset: {by_offset}. Right in a row from the
 start: {quality.leading:.2f} of {config.longest}.
-
-The gate (right in {card["gate"]["wanted"]:g}, {gate}): {verdict}.
-
+{_gate(config, quality, card)}
 ## Decoding
 
 {accepted["prompts"]} held-out prompts at temperature {accepted["temperature"]}, at most
@@ -207,4 +197,26 @@ python -m mtp train ptp --data CORPUS --folder RUN {options}
 | step | M rows | window | loss | offset {quality.gated + 1} | shuffled | right in a row |
 |---|---|---|---|---|---|---|
 {curve}
+"""
+
+
+def _gate(config: PtpConfig, quality: Quality, card: dict[str, Any]) -> str:
+    """Whether the noise is read, of drafters that have noise to read."""
+    if config.variant == "independent":
+        return ""
+    wanted, passed = card["gate"]["wanted"], card["gate"]["passed"]
+    blind, clearly = "", "clearly more often than with another draw's noise"
+    if quality.ceiling is not None:
+        blind = f"; a drafter blind to its noise can reach {quality.ceiling:.3f}"
+        clearly = (
+            "clearly more often than blind, and no better than blind\nwith another draw's noise"
+        )
+    held = "each length of windows was held back until it passed or its share of the steps was over"
+    if len(card["settings"]["lengths"]) == 1:
+        held = f"windows had {config.longest} tokens from the start, so that it held nothing back"
+    return f"""
+## Does it read its noise?
+
+With another draw's noise that offset is right in {quality.shuffled:.3f}{blind}. The gate (right in
+{wanted:g}, {clearly}): {"passed" if passed else "not passed"}. In training {held}.
 """

@@ -29,9 +29,10 @@ class Quality:
 
     accuracy[j]: offset j + 1 right. `gated` is the first offset (from 0) at which the drafter has
     to read its noise: a head is told the verifier's own pick, offset 1. shuffled: right there when
-    the noise that the rows read is another's. ceiling: what a drafter blind to its noise can reach
-    there, the mean of the base's largest probability; None for C-PTP, which picks with the noise of
-    the very token whatever it has read. leading: mean number of right tokens from the start.
+    the noise that the rows read is another draw's. ceiling: what a drafter blind to its noise can
+    reach there, the mean of the base's largest probability; None for C-PTP, which picks with the
+    noise of the very token whatever it has read. leading: mean number of right tokens from the
+    start.
     gains: H(b). stands: calibration.
     """
 
@@ -84,10 +85,9 @@ def measure(
         right.append(hit[:, :length])
         sure.append(confidence[:, :length])
         counts.append(counted[:, :length])
-        order = torch.randperm(noise.numel(), generator=generator)
-        other = noise.flatten()[order].view_as(noise)
+        other = torch.rand(noise.shape, generator=generator, dtype=noise.dtype).to(noise.device)
         logits = predict(backbone, weights, found, windows, other).logits
-        # C-PTP picks with the token's own noise as ever; what its rows have read is another's.
+        # C-PTP picks with the token's own noise as ever; what its rows have read is another draw's.
         missed, _, _ = _judged(weights, found, windows, logits, sampling, noise)
         there = counted[:, gated] if length > gated else counted[:, 0] & False
         shuffled += float((missed[:, min(gated, length - 1)] & there).sum())
