@@ -3,11 +3,13 @@
 import json
 from statistics import mean
 
+import numpy as np
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mtp.circuits.head_files import load_card
-from mtp.circuits.shelf import choose, heads_for
+from mtp.circuits.head_files import load_card, load_head
+from mtp.circuits.shelf import choose, heads_for, shelved
 from mtp.drafters.options import shipped
 from mtp.models import catalog
 from mtp.models.verifier import load_verifier
@@ -16,6 +18,8 @@ from mtp.ptp.question import explorer_of
 from mtp.records.noise import Question
 from mtp.records.settings import Settings
 from mtp.run import start
+from mtp.train.circuit_heads import Trainee, evaluate, windows_of
+from mtp.train.texts import Text
 
 WEIGHTS = catalog.REPOSITORY / "assets" / "weights"
 FOLDER = catalog.entry_folder(catalog.BYTE)
@@ -62,20 +66,64 @@ def test_a_union_with_a_circuits_chain_keeps_to_its_rows(verification, byte):
     assert max(nodes for _, nodes in drafted) > 1
 
 
-@pytest.mark.parametrize("temperature", [0, 0.7])
-def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
-    settings = Settings(PROMPT, "ar", temperature=temperature, seed=3, max_new_tokens=40)
-    plain, _ = start(byte, settings)
-    for _ in plain:
+def run(verifier, drafter, temperature, tokens=40, **options):
+    """A whole run with seed 3."""
+    settings = Settings(
+        PROMPT, drafter, options, temperature=temperature, seed=3, max_new_tokens=tokens
+    )
+    decoding, _ = start(verifier, settings)
+    for _ in decoding:
         pass
+    return decoding
+
+
+@pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.0, 1.2])
+def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
+    """With those of the nearest temperature, where several ship."""
+    plain = run(byte, "ar", temperature)
     trained = [name for name in shipped() if name.startswith(("mtpc", "o-", "c-", "independent"))]
     assert len(trained) >= 4
     for name in trained:
-        drafted, _ = start(byte, Settings(**{**vars(settings), "drafter": name}))
-        for _ in drafted:
-            pass
+        drafted = run(byte, name, temperature)
         assert drafted.output_ids == plain.output_ids, name
         assert len(drafted.steps) < len(plain.steps), name  # and something stood
+
+
+BYTE_HEADS = [head for head in shelved() if head.folder.name.startswith("byte-")]
+
+
+@pytest.mark.parametrize("head", BYTE_HEADS, ids=lambda head: head.label)
+def test_every_head_on_the_shelf_drafts_what_stands(head, byte):
+    config = head.config
+    plain = run(byte, "ar", 0.7)
+    for tree in ("chain", "best"):
+        drafted = run(
+            byte, f"mtpc-{config.circuit}", 0.7, window=config.window, rank=config.rank,
+            lora=config.lora, tree=tree,
+        )  # fmt: skip
+        assert drafted.output_ids == plain.output_ids
+        assert len(drafted.steps) < len(plain.steps)
+
+
+@torch.no_grad()
+def test_heads_price_the_models_own_text_as_their_cards_say(byte):
+    """Windows of fresh samples: their mean log-likelihood is near the one on the card."""
+    texts = []
+    for seed, prompt in enumerate((PROMPT, "What is a lighthouse for?", "Why is the sky blue?")):
+        decoding, _ = start(byte, Settings(prompt, "ar", seed=seed, max_new_tokens=220))
+        for _ in decoding:
+            pass
+        before = len(decoding.request.prompt_ids)
+        texts.append(Text(prompt, np.array(decoding.token_ids), before))
+    for head in (one for one in BYTE_HEADS if not one.config.lora):
+        loaded = load_head(
+            head.folder, byte.backbone.unembedding.float().cpu(), byte.weights_sha256
+        )
+        windows = windows_of(byte, texts, loaded.vocabulary, head.config.window, 0)
+        found = evaluate(Trainee(loaded, None), byte.backbone, [windows])
+        wanted = load_card(head.folder)["held_out"]["joint"]
+        assert found["windows"] > 300
+        assert found["joint"] == pytest.approx(wanted, rel=0.2), head.label
 
 
 @pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])

@@ -1,10 +1,13 @@
 """Inverse autoregressive training: noise under the model itself, one forward, learning."""
 
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from mtp.errors import InputError
 from mtp.ptp.intervals import GRID
@@ -15,7 +18,7 @@ from mtp.train.completions import Record
 from mtp.train.inverse import train
 from mtp.train.inverse_card import export
 from mtp.train.inverse_quality import perplexities
-from mtp.train.inverse_recipe import Recipe, build
+from mtp.train.inverse_recipe import Pair, Recipe, build
 from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
 from mtp.train.schedule import parse_lengths
@@ -123,8 +126,19 @@ def test_training_helps_goes_on_and_ships(texts, tmp_path):
     export(tmp_path / "run", tmp_path / "out", held_out)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"model", "twin", "noise.safetensors", "card.json", "card.md"}
-    again = perplexities(pair, held_out, RECIPE)
-    assert again == perplexities(pair, held_out, RECIPE)
+    model, twin = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "out" / name, dtype=torch.float32)
+        for name in ("model", "twin")
+    )
+    noise = build(RECIPE).noise
+    noise.load_state_dict(load_file(tmp_path / "out" / "noise.safetensors"))
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    found = perplexities(Pair(model, noise.float(), twin), held_out, RECIPE)
+    assert found["perplexity"] == pytest.approx(card["held_out"]["perplexity"], rel=1e-4)
+    assert found["twin_perplexity"] == pytest.approx(card["held_out"]["twin_perplexity"], rel=1e-4)
+    trained = perplexities(pair, held_out, RECIPE)["perplexity"]
+    assert found["perplexity"] == pytest.approx(trained, rel=0.05)  # rounded to bfloat16
+    assert found["perplexity"] != trained
 
 
 def test_products_in_bfloat16_learn_nearly_the_same(texts, tmp_path):
