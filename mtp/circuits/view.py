@@ -15,13 +15,14 @@ from mtp.circuits.circuit import Circuit
 from mtp.circuits.conditioning import clamp, condition, latent_marginals, token_marginals
 from mtp.circuits.head_files import load_card
 from mtp.circuits.inference import log_prob
-from mtp.circuits.information import coarsen, mutual_information
+from mtp.circuits.information import coarsen, mutual_information, pair_joint
 from mtp.circuits.judge import Judge, lengths_of
 from mtp.circuits.sampling import draw, sample
 from mtp.circuits.structure import CIRCUIT_NAMES, build
 from mtp.errors import InputError
 from mtp.models.catalog import ENTRIES
 from mtp.models.continuations import Continuations
+from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Mode, check_prompt
 from mtp.records.circuit import (
@@ -29,6 +30,7 @@ from mtp.records.circuit import (
     CircuitView,
     LatentView,
     Numbers,
+    Pair,
     PositionView,
     Question,
     Share,
@@ -40,8 +42,10 @@ VERIFIER_SAMPLES = 200
 PERCENTILE = 0.01  # of the verifier's own samples; what it finds less likely is marked
 TOP, TOP_OF_COMPONENT = 6, 4  # tokens that a view keeps of a distribution
 KEEP = 255  # tokens a position that mutual information is computed over
+TOP_PAIRS = 5  # pairs of tokens that are told of two positions
 CONTEXT_BYTES = 160  # of the context's end
 BITS = np.log(2)
+ROUNDING_BITS = 1e-9  # mutual information below this is what rounding leaves of none
 
 
 def check_question(question: Question, model: str) -> None:
@@ -56,6 +60,8 @@ def check_question(question: Question, model: str) -> None:
         raise InputError(
             f"The circuit is {question.circuit[:40]!r}; it can be {', '.join(CIRCUIT_NAMES)}."
         )
+    if question.rank < 0 or question.lora < 0:
+        raise InputError("Rank and K are whole numbers from 0; rank 0 is the highest there is.")
     entry = ENTRIES.get(model)
     if entry is not None and entry.sha256 and not shelf.heads_for(entry.sha256):
         raise InputError(_none_for(model, shelved()))
@@ -65,9 +71,8 @@ def shelved() -> dict[str, list[str]]:
     """Which circuits there are for which model, such as {"byte": ["btree-16", "cp-8"]}."""
     found: dict[str, list[str]] = {}
     for head in shelf.shelved():
-        if not head.config.lora:
-            model = Path(str(load_card(head.folder).get("model", "?"))).name
-            found.setdefault(model, []).append(head.label)
+        model = Path(str(load_card(head.folder).get("model", "?"))).name
+        found.setdefault(model, []).append(head.label)
     return found
 
 
@@ -81,20 +86,25 @@ def explore(
 
     Raises InputError for a circuit that is not there, a prompt that is no good or too long.
     """
-    heads = [one for one in shelf.heads_for(verifier.weights_sha256) if not one.config.lora]
+    heads = shelf.heads_for(verifier.weights_sha256)
     if not heads:
         raise InputError(_none_for(verifier.name, shelved()))
-    chosen = shelf.choose(heads, question.circuit, question.window, 0, verifier.name)
-    head = shelf.load(chosen.folder, verifier).head.head
+    rank = 0 if question.circuit == "ff" else question.rank  # FF has one component a position
+    chosen = shelf.choose(
+        heads, question.circuit, question.window, question.lora, verifier.name, rank
+    )
+    loaded = shelf.load(chosen.folder, verifier)
+    head, layers = loaded.head.head, chosen.config.lora
     vocabulary = verifier.vocabulary
     ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
     ids += vocabulary.encode_answer(question.answer)
     temperature = head.config.temperature
-    context = Continuations(verifier.backbone, ids, head.structure.window, stop, temperature)
+    window = head.structure.window
+    context = Continuations(verifier.backbone, ids, window, stop, temperature, layers)
     if stop():
         return None
     with torch.inference_mode():
-        made = head(context.hidden.float().cpu()[None])
+        made = head(_final(context, loaded.adapter, layers).float().cpu()[None])
     numbers = Numbers(*(part[0].numpy() for part in (made.inputs, made.root, made.transitions)))
     circuit = circuit_of(head.structure.circuit, numbers)
     generator = torch.Generator().manual_seed(question.seed)
@@ -130,8 +140,9 @@ def explore(
         answer=question.answer,
         seed=question.seed,
         circuit=head.structure.circuit,
-        window=head.structure.window,
+        window=window,
         rank=head.structure.rank,
+        lora=layers,
         context=said[-CONTEXT_BYTES:].decode("utf-8", errors="ignore"),
         pieces=judge.pieces,
         ends=judge.ends,
@@ -146,6 +157,13 @@ def explore(
         numbers=numbers,
         temperature=temperature,
     )
+
+
+def _final(context: Continuations, adapter: LowRankAdapter | None, layers: int) -> Tensor:
+    """The hidden state (D,) that the head reads: the last token's, behind the adapted layers."""
+    if adapter is None:
+        return context.hidden
+    return context.backbone.top(context.entering[None], layers, adapter)[0, -1]
 
 
 def circuit_of(name: str, numbers: Numbers) -> Circuit:
@@ -210,9 +228,31 @@ def information(circuit: Circuit, kept: int | None = None) -> tuple[tuple[float,
     most probable tokens and the rest as one, which is a lower bound.
     """
     table = mutual_information(coarsen(circuit, kept).circuit if kept else circuit)[0] / BITS
-    if not circuit.structure.latents:  # independent: what is left is rounding
-        table = table.diag().diag()
+    table = table.masked_fill(table < ROUNDING_BITS, 0.0)
     return tuple(_rounded(row) for row in table)
+
+
+def top_pairs(
+    circuit: Circuit, first: int, second: int, kept: int | None = None
+) -> tuple[Pair, ...]:
+    """The most probable pairs of tokens at two positions, first < second, of the `kept` most
+    probable tokens of each. Raises InputError for positions that are none.
+    """
+    if not 0 <= first < second < circuit.structure.window:
+        raise InputError(f"There are no positions {first + 1} and {second + 1} in this window.")
+    coarse = coarsen(circuit, kept) if kept else None
+    joint = pair_joint(coarse.circuit if coarse else circuit, first, second)[0]
+    left, right = joint.sum(1), joint.sum(0)  # (v,), the rest among them
+    told = joint[:-1, :-1] if coarse else joint
+    found = told.flatten().topk(min(TOP_PAIRS, told.numel()))
+    pairs = []
+    for p, place in zip(found.values.tolist(), found.indices.tolist(), strict=True):
+        one, other = divmod(place, told.shape[1])
+        apart = float(left[one] * right[other])
+        if coarse:
+            one, other = int(coarse.tokens[0, first, one]), int(coarse.tokens[0, second, other])
+        pairs.append(Pair((one, other), *_rounded(torch.tensor([p, apart]))))
+    return tuple(pair for pair in pairs if pair.p > 0)
 
 
 def draw_one(

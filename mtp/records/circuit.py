@@ -9,8 +9,9 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -26,7 +27,10 @@ Mark = Literal["broken", "word", "unlikely"]
 
 @dataclass(frozen=True)
 class Question:
-    """What to look at: which circuit (window None: the longest there is), behind which text."""
+    """What to look at: which circuit, behind which text.
+
+    window None: the longest there is; rank 0: the highest; lora: K, adapted last layers.
+    """
 
     circuit: str
     window: int | None
@@ -34,6 +38,8 @@ class Question:
     answer: str = ""
     mode: str = "chat"
     seed: int = 0
+    rank: int = 0
+    lora: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,15 @@ class Beliefs:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """Tokens of two positions, their joint probability, and that of both were they independent."""
+
+    tokens: tuple[int, int]
+    p: float
+    apart: float
+
+
+@dataclass(frozen=True)
 class Marked:
     """Why a sample is called impossible; `what` is the broken bytes or the unknown word."""
 
@@ -126,7 +141,7 @@ class CircuitView:
     then a lower bound. `verifier_log_p`: of the verifier's own samples; `threshold` is their first
     percentile. `temperature`: of the text that the circuit was trained on, at which the verifier
     draws and judges, too. `known_words`: how many words the training text has; None where that is
-    not known.
+    not known. `lora`: K, how many of the model's last layers were adapted for drafting.
     """
 
     model: str
@@ -153,6 +168,7 @@ class CircuitView:
     known_words: int | None
     numbers: Numbers
     temperature: float = 1.0
+    lora: int = 0
 
     def text_of(self, token: int) -> str:
         """A token as it is shown: its text, or ‹e2 96› for a part of a character."""
@@ -169,15 +185,22 @@ class CircuitView:
         """A window's text up to where it ends."""
         return readable(b"".join(self.pieces[token] for token in self.cut(tokens)))
 
-    def read(self, text: str) -> tuple[int, ...]:
-        """A text as the circuit's tokens, always the longest that fits, at most a window of them.
+    def read(self, text: str, behind: Sequence[int] = ()) -> tuple[int, ...]:
+        """The tokens `behind` and then a text as the circuit's tokens, always the longest that
+        fits; at most a window in all.
 
-        Raises InputError for a text with a part that the circuit cannot draft.
+        Raises InputError for tokens that are none, or more than a window, and for a text with a
+        part that the circuit cannot draft.
         """
+        if len(behind) > self.window or not all(0 <= one < len(self.pieces) for one in behind):
+            raise InputError(
+                f"A window of this circuit has at most {self.window} tokens, each a number below "
+                f"{len(self.pieces)}."
+            )
         raw = text.encode("utf-8", errors="surrogatepass")
         places = {piece: token for token, piece in reversed(list(enumerate(self.pieces))) if piece}
         longest = max(map(len, places))
-        found: list[int] = []
+        found = list(behind)
         while raw and len(found) < self.window:
             sizes = range(min(longest, len(raw)), 0, -1)
             size = next((size for size in sizes if raw[:size] in places), None)
@@ -208,9 +231,11 @@ class CircuitView:
                 raise TraceError(f"This circuit view is not of version {VERSION}.")
             plain["pieces"] = tuple(bytes.fromhex(piece) for piece in plain["pieces"])
             plain["numbers"] = Numbers(**{k: _unpacked(v) for k, v in plain["numbers"].items()})
-            for name, adapter in _ADAPTERS.items():
-                plain[name] = adapter.validate_python(plain[name])
-            return cls(**plain)
+            for name in _ADAPTERS.keys() & plain.keys():
+                plain[name] = _ADAPTERS[name].validate_python(plain[name])
+            view = cls(**plain)
+            _check(view)
+            return view
         except (
             ValueError, KeyError, TypeError, AttributeError, RecursionError, ValidationError
         ) as error:  # fmt: skip
@@ -218,13 +243,43 @@ class CircuitView:
 
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    "beliefs": TypeAdapter(Beliefs),
-    "joint": TypeAdapter(tuple[Sample, ...]),
-    "independent": TypeAdapter(tuple[Sample, ...]),
-    "information": TypeAdapter(tuple[tuple[float, ...], ...]),
-    "ends": TypeAdapter(tuple[int, ...]),
-    "verifier_log_p": TypeAdapter(tuple[float, ...]),
+    name: TypeAdapter(hint)
+    for name, hint in get_type_hints(CircuitView).items()
+    if name not in ("pieces", "numbers")
 }
+
+
+def _check(view: CircuitView) -> None:
+    """Raises ValueError where the parts of a view do not fit each other."""
+    window, rank, tokens = view.window, view.rank, len(view.pieces)
+    latents, positions, numbers = view.beliefs.latents, view.beliefs.positions, view.numbers
+    count = len(latents)
+    arrays = (numbers.inputs, numbers.root, numbers.transitions)
+    shapes = (window, rank, tokens), (rank if count else 0,), (max(count - 1, 0), rank, rank)
+    samples = (*view.joint, *view.independent)
+    shares = [share for one in positions for part in (one.top, *one.components) for share in part]
+    fits = (
+        window >= 1 <= rank,
+        tuple(array.shape for array in arrays) == shapes,
+        all(bool(np.isfinite(array).all()) for array in arrays),
+        len(positions) == len(view.information) == window,
+        all(len(row) == window for row in view.information),
+        all(len(one.components) == rank and all(one.components) for one in positions),
+        all(one.top and NO_LATENT <= one.owner < count for one in positions),
+        all(NO_LATENT <= one.parent < index for index, one in enumerate(latents)),
+        all(0 <= one.start < one.stop <= window for one in latents),
+        all(len(one.marginal) == rank for one in latents),
+        all(len(one.weights) == (1 if one.parent < 0 else rank) for one in latents),
+        all(len(row) == rank for one in latents for row in one.weights),
+        view.joint and view.independent and view.verifier_log_p,
+        all(len(one.tokens) == window and len(one.states) in (0, count) for one in samples),
+        all(0 <= state < rank for one in samples for state in one.states),
+        all(0 <= token < tokens for one in samples for token in one.tokens),
+        all(0 <= share.token < tokens for share in shares),
+        all(0 <= token < tokens for token in view.ends),
+    )
+    if not all(fits):
+        raise ValueError("parts of the view do not fit each other")
 
 
 def readable(raw: bytes) -> str:

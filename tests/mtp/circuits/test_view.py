@@ -17,19 +17,33 @@ from transformers import PreTrainedModel
 from mtp.circuits import shelf, view
 from mtp.circuits.circuit import UNKNOWN, Circuit
 from mtp.circuits.conditioning import clamp, latent_marginals, token_marginals
+from mtp.circuits.folded import FoldedHead
 from mtp.circuits.head_files import save_head
 from mtp.circuits.inference import log_prob
-from mtp.circuits.information import mutual_information
-from mtp.circuits.view import beliefs, circuit_of, draw_one, explore, given, information
+from mtp.circuits.information import coarsen, mutual_information
+from mtp.circuits.view import (
+    ROUNDING_BITS,
+    beliefs,
+    circuit_of,
+    draw_one,
+    explore,
+    given,
+    information,
+    top_pairs,
+)
+from mtp.drafters.mtpc import CircuitDrafter
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone
+from mtp.models.cache import PathCache
+from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
-from mtp.records.circuit import Beliefs, Question
+from mtp.records.circuit import Beliefs, CircuitView, Question
 from tests.circuit_views import numbers_of
 from tests.mtp.circuits.test_conditioning import marginal, restrict
-from tests.mtp.drafters.test_mtpc import head_for
+from tests.mtp.drafters.test_mtpc import adapter_for, head_for
 
+RECORDED = Path(__file__).parents[3] / "assets" / "circuits"
 Tiny = Callable[[str], PreTrainedModel]
 CIRCUITS = ("ff", "cp", "hmm", "btree")
 
@@ -113,6 +127,57 @@ def test_information_is_in_bits_and_zero_for_ff(small: Any, name: str) -> None:
     assert (coarse <= table + 1e-6).all()
 
 
+@pytest.mark.parametrize("kept", [None, 20])
+def test_a_trained_ff_head_leaves_no_information_but_rounding(kept: int | None) -> None:
+    recorded = CircuitView.from_json((RECORDED / "ff-8.json").read_bytes())
+    circuit = circuit_of("ff", recorded.numbers)
+    off = ~np.eye(recorded.window, dtype=bool)
+    found = mutual_information(coarsen(circuit, kept).circuit if kept else circuit)[0].numpy()
+    assert 0 <= found[off].max() / math.log(2) < ROUNDING_BITS
+    assert (np.array(information(circuit, kept))[off] == 0).all()
+
+
+def test_a_little_information_is_not_taken_for_rounding(small: Any) -> None:
+    """One latent with two states whose first inputs are equal but for a hair."""
+    circuit: Circuit = small.circuit("cp", 2, 2, 2)
+    inputs = torch.full_like(circuit.inputs, 0.5)
+    inputs[0, :, 0] += 1e-4 * torch.tensor([[1, -1], [1, -1]])
+    inputs[0, :, 1] -= 1e-4 * torch.tensor([[1, -1], [1, -1]])
+    root = torch.full_like(circuit.root, math.log(0.5))
+    table = information(Circuit(circuit.structure, inputs.log(), root, circuit.transitions))
+    # Correlation c = 4e-8 of two fair coins: c² / 2 nats.
+    assert table[0][1] == pytest.approx(0, abs=1e-12)
+    inputs[0, :, 0] += 1e-2 * torch.tensor([[1, -1], [1, -1]])
+    inputs[0, :, 1] -= 1e-2 * torch.tensor([[1, -1], [1, -1]])
+    table = information(Circuit(circuit.structure, inputs.log(), root, circuit.transitions))
+    c = 4 * (1e-2 + 1e-4) ** 2
+    assert table[0][1] == pytest.approx(c**2 / 2 / math.log(2), rel=1e-3)
+    assert table[0][1] > 100 * ROUNDING_BITS
+
+
+@pytest.mark.parametrize("name", CIRCUITS)
+def test_pairs_are_the_joints_most_probable_ones(small: Any, name: str) -> None:
+    circuit: Circuit = small.circuit(name, 4, 1 if name == "ff" else 3, 4)
+    latents = len(circuit.structure.latents)
+    joint = small.joint(circuit).sum(tuple(range(latents)))
+    wanted = joint.sum((0, 2))  # of positions 2 and 4
+    found = top_pairs(circuit, 1, 3)
+    assert len(found) == view.TOP_PAIRS
+    assert [one.p for one in found] == sorted((one.p for one in found), reverse=True)
+    assert found[0].p == pytest.approx(wanted.max(), abs=1e-4)
+    for one in found:
+        assert one.p == pytest.approx(wanted[one.tokens], abs=1e-4)
+        apart = wanted.sum(1)[one.tokens[0]] * wanted.sum(0)[one.tokens[1]]
+        assert one.apart == pytest.approx(apart, abs=1e-4)
+    few = top_pairs(circuit, 1, 3, kept=2)
+    assert len(few) == 4
+    for one in few:
+        assert one.p == pytest.approx(wanted[one.tokens], abs=1e-4)
+    for first, second in ((1, 1), (2, 1), (-1, 2), (0, 4)):
+        with pytest.raises(InputError):
+            top_pairs(circuit, first, second)
+
+
 def test_samples_follow_seed_and_number(small: Any) -> None:
     circuit: Circuit = small.circuit("hmm", 4, 3, 4)
     drawn = [draw_one(circuit, 0, number) for number in range(1, 9)]
@@ -178,6 +243,42 @@ def test_a_view_holds_what_model_and_circuit_say(
             latents = len(circuit.structure.latents)
             assert len(sample.states) == (latents if kind == "joint" else 0)
             assert sample.text == found.shown(sample.tokens)
+
+
+@pytest.mark.parametrize("name", ["ff", "btree"])
+def test_a_head_with_adapted_layers_reads_their_state(
+    verifier: Verifier, name: str, tmp_path: Path
+) -> None:
+    backbone = verifier.backbone
+    head, adapter = head_for(backbone, name, lora=1), adapter_for(backbone, 1)
+    assert adapter is not None
+    save_head(head, tmp_path / f"tiny-{name}-4-k1", {"model": "tiny"})
+    save_adapter(adapter, tmp_path / f"tiny-{name}-4-k1", "tiny", torch.float64)
+    found = explore(verifier, question(name, lora=1, answer="w4"))
+    plain = explore(verifier, question(name, answer="w4"))
+    assert found is not None and plain is not None
+    assert (found.lora, plain.lora) == (1, 0)
+    ids = verifier.vocabulary.encode("w1", "raw") + verifier.vocabulary.encode("w4", "raw")
+    states = backbone.prefill(ids, PathCache(), (1,))[1]  # they enter the second of two layers
+    drafter = CircuitDrafter(backbone, FoldedHead(head), adapter)
+    with torch.inference_mode():
+        wanted = head(drafter._final(states).float()[None])
+    np.testing.assert_allclose(found.numbers.inputs, wanted.inputs[0], atol=1e-5)
+    np.testing.assert_allclose(found.numbers.root, wanted.root[0], atol=1e-5)
+    assert np.abs(found.numbers.inputs - plain.numbers.inputs).max() > 0.01
+
+
+def test_rank_and_window_choose_the_head(verifier: Verifier, tmp_path: Path) -> None:
+    save_head(head_for(verifier.backbone, "hmm", window=3), tmp_path / "tiny-hmm-3", {})
+    for asked, window in ((None, 4), (3, 3)):
+        found = explore(verifier, question("hmm", window=asked, rank=3))
+        assert found is not None and (found.window, found.rank) == (window, 3)
+    with pytest.raises(InputError, match="no circuit head hmm-r9"):
+        explore(verifier, question("hmm", rank=9))
+    with pytest.raises(InputError, match="no circuit head hmm-k2"):
+        explore(verifier, question("hmm", lora=2))
+    ff = explore(verifier, question("ff", rank=9))  # which has one component a position
+    assert ff is not None and ff.rank == 1
 
 
 def test_the_same_question_has_the_same_view(verifier: Verifier) -> None:
