@@ -62,9 +62,7 @@ def train(
         if length == 1:
             seen[-1][1] = math.nan  # no windows yet
         if loop.due:
-            columns = zip(
-                ("text", "windows", "twin", "picked"), zip(*seen, strict=True), strict=True
-            )
+            columns = zip(LOSSES, zip(*seen, strict=True), strict=True)
             bits = {name: _mean(column) for name, column in columns}
             line = {"length": length, "training_bits": bits, **perplexities(pair, held_out, recipe)}
             report(_sentence(loop.save(line)))
