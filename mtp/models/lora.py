@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from safetensors import SafetensorError
@@ -76,6 +77,7 @@ class LowRankAdapter(nn.Module):
         """
         hooks = []
         scale = self.alpha / self.rank
+        modules = _modules_at(model, tuple(self.names))
         for group, maps in zip(
             self._groups, self._maps(next(model.parameters()).dtype), strict=True
         ):
@@ -91,11 +93,15 @@ class LowRankAdapter(nn.Module):
                     up: Tensor = maps.up[place],
                 ) -> None:
                     # In place: rows before the gate stay as they are, and nothing is copied.
-                    rows = output if first_row == 0 else output[..., first_row:, :]
-                    added = reader.low(inputs[0], place).to(rows.dtype) @ up.to(rows.dtype)
-                    rows.add_(added.view_as(rows), alpha=scale)
+                    low = reader.low(inputs[0], output.dtype)[place]
+                    up = _as(output.dtype, up)
+                    if len(output) == 1 or first_row == 0:
+                        _rows(output, first_row).addmm_(low, up, alpha=scale)
+                    else:  # the rows of several texts lie apart
+                        rows = output[:, first_row:]
+                        rows.add_((low @ up).view_as(rows), alpha=scale)
 
-                hooks.append(model.get_submodule(self.names[index]).register_forward_hook(add))
+                hooks.append(modules[index].register_forward_hook(add))
         try:
             yield
         finally:
@@ -150,13 +156,35 @@ class _Reader:
         self._of: Tensor | None = None
         self._low: tuple[Tensor, ...] = ()
 
-    def low(self, inputs: Tensor, place: int) -> Tensor:
-        """A x (rows, rank) of the map at this place, for the gated rows of its inputs."""
+    def low(self, inputs: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """A x (rows, rank) of each map, for the gated rows of their inputs."""
         if self._of is not inputs:
-            rows = inputs if self._first == 0 else inputs[..., self._first :, :]
-            low = rows.flatten(0, -2) @ self._down
-            self._of, self._low = inputs, low.split(self._rank, dim=1)
-        return self._low[place]
+            low = _as(dtype, _rows(inputs, self._first) @ self._down)
+            one = low.shape[1] == self._rank
+            self._of, self._low = inputs, (low,) if one else low.split(self._rank, dim=1)
+        return self._low
+
+
+def _rows(x: Tensor, first: int) -> Tensor:
+    """Rows from `first` on of all texts (B, T, D), as (rows, D); a view where B is 1."""
+    if len(x) == 1:
+        return x[0, first:] if first else x[0]
+    return (x[:, first:] if first else x).flatten(0, 1)
+
+
+def _as(dtype: torch.dtype, x: Tensor) -> Tensor:
+    return x if x.dtype == dtype else x.to(dtype)
+
+
+_modules: WeakKeyDictionary[nn.Module, dict[tuple[str, ...], list[nn.Module]]] = WeakKeyDictionary()
+
+
+def _modules_at(model: nn.Module, names: tuple[str, ...]) -> list[nn.Module]:
+    """A model's modules of these names; looked up once, as a drafter enters its gate every step."""
+    known = _modules.setdefault(model, {})
+    if names not in known:
+        known[names] = [model.get_submodule(name) for name in names]
+    return known[names]
 
 
 def _groups(names: Sequence[str]) -> list[list[int]]:

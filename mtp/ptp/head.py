@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as fn
 from transformers import LlamaConfig, LlamaModel
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import rotate_half
 
 from mtp.sampling import Sampling, cumulative, final_probabilities, picks_from
 
@@ -168,22 +169,41 @@ def _run_layer(
     """
     attention, mlp = layer.self_attn, layer.mlp
     normed = _normed(x, layer.input_layernorm)
-    q, k, v = (
-        fn.linear(normed, one.weight).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-        for one in (attention.q_proj, attention.k_proj, attention.v_proj)
-    )
-    q, k = apply_rotary_pos_emb(q, k, *rotary)
+    v = _by_head(fn.linear(normed, attention.v_proj.weight), attention)
+    k = fn.linear(normed, attention.k_proj.weight)
+    if keys_only:
+        return (_turned(_by_head(k, attention), rotary), v), x
+    qk = torch.cat([fn.linear(normed, attention.q_proj.weight), k], -1)
+    q, k = _turned(_by_head(qk, attention), rotary).chunk(2, 1)
     if before is not None:
         k, v = torch.cat([before[0], k], 2), torch.cat([before[1], v], 2)
-    if keys_only:
-        return (k, v), x
-    new, old = q.shape[2], k.shape[2] - q.shape[2]
-    mask = torch.ones(new, old + new, dtype=torch.bool, device=x.device).tril(old)
+    mask = _mask(q.shape[2], k.shape[2], x.device)
     seen = fn.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
     x = x + fn.linear(seen, attention.o_proj.weight)
     normed = _normed(x, layer.post_attention_layernorm)
     inner = fn.silu(fn.linear(normed, mlp.gate_proj.weight)) * fn.linear(normed, mlp.up_proj.weight)
     return (k, v), x + fn.linear(inner, mlp.down_proj.weight)
+
+
+def _by_head(x: Tensor, attention: Any) -> Tensor:
+    """(B, heads, T, width of a head) from (B, T, all heads' width)."""
+    return x.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+
+
+def _turned(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Queries or keys (B, heads, T, width) turned by their places."""
+    cos, sin = (part.unsqueeze(1) for part in rotary)
+    turned: Tensor = x * cos + rotate_half(x) * sin
+    return turned
+
+
+@lru_cache(maxsize=64)
+def _mask(new: int, total: int, device: torch.device) -> Tensor:
+    """What the last `new` of `total` rows see (new, total); the same one in every pass of a call,
+    and made so that it can be used in training too.
+    """
+    with torch.inference_mode(False):
+        return torch.ones(new, total, dtype=torch.bool, device=device).tril(total - new)
 
 
 def _normed(x: Tensor, norm: Any) -> Tensor:
@@ -209,10 +229,10 @@ def settle(
     pick at once, again and again until no pick changes (Jacobi iteration): at most L times, as each
     pass settles one more row at least.
     """
+    start, guess = given[:, : first + 1], given[:, first + 1 :]
     while True:
         logits = step(given)
-        after = given.clone()
-        after[:, first + 1 :] = pick(logits)[:, first:-1]
-        if torch.equal(after, given):
+        after = pick(logits)[:, first:-1]
+        if torch.equal(after, guess):
             return logits
-        given = after
+        given, guess = torch.cat([start, after], 1), after

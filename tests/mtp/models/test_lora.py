@@ -68,6 +68,24 @@ def test_rows_before_the_gate_are_bit_equal(dtype: torch.dtype, tiny: Tiny) -> N
     assert torch.equal(logits(model), plain)  # and nothing stays behind
 
 
+def test_several_texts_and_models_at_one_gate(tiny: Tiny) -> None:
+    """The rows of each text of a batch are adapted as alone, on whichever model is given."""
+    model, other = tiny("llama"), copy.deepcopy(tiny("llama"))
+    with torch.no_grad():
+        other.get_submodule("model.layers.0.mlp.up_proj").weight.mul_(1.5)
+    adapter = adapter_for(model)
+    ids = torch.stack([IDS[0], IDS[0].flip(0)])
+    for one in (model, other, model):
+        with torch.inference_mode(), adapter.gate(one, 5):
+            both = one(input_ids=ids, use_cache=False).logits
+            for text, alone in enumerate(ids):
+                apart = one(input_ids=alone[None], use_cache=False).logits[0]
+                torch.testing.assert_close(both[text], apart, atol=1e-11, rtol=0)
+    plain = logits(other)
+    with adapter.gate(other, 5):
+        assert (logits(other) - plain).abs().max() > 0.1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_in_evaluation_weights_are_cast_once_and_anew_when_they_may_have_changed(
     dtype: torch.dtype, tiny: Tiny

@@ -102,6 +102,22 @@ def test_layers_run_as_transformers_runs_them(width: int, narrow: int) -> None:
     torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
 
 
+def test_a_head_learns_after_it_has_drafted() -> None:
+    """What passes share is made once, in drafting as well; training goes through it too."""
+    head = PickHead(128, 1)
+    head.out.weight.data.normal_()
+    text, following = torch.randn(1, 5, 128), torch.randn(1, 4, 128)
+    states, given = torch.randn(1, 3, 128), torch.randn(1, 3, 128)
+    with torch.inference_mode():
+        drafted = head(head.read(text, following), states, given)
+    learning = head(head.read(text, following), states, given)
+    assert torch.equal(learning, drafted)
+    learning.square().mean().backward()
+    layer = head.body.layers[0].self_attn
+    for part in (layer.q_proj, layer.k_proj, layer.v_proj):
+        assert part.weight.grad is not None and part.weight.grad.abs().max() > 0
+
+
 def test_what_is_behind_a_branch() -> None:
     """States and tokens of the rows before each root; nothing before the text's start."""
     states = torch.arange(1.0, 13).view(2, 6, 1)
