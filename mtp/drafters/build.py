@@ -15,7 +15,7 @@ from mtp.drafters.draft_model import DraftModel, load_draft_model
 from mtp.drafters.esp import EmbeddingProbing
 from mtp.drafters.lookahead import Lookahead
 from mtp.drafters.mtpc import CircuitDrafter
-from mtp.drafters.options import CIRCUITS, LONGEST, PTP, by_members, settle_options
+from mtp.drafters.options import CIRCUITS, PTP, by_members, settle_options
 from mtp.drafters.pld import PromptLookup
 from mtp.drafters.ptp import ParallelTokens
 from mtp.drafters.rows import most_nodes, probe_rows
@@ -40,9 +40,9 @@ def _circuit(
         if trained != circuit:
             raise InputError(f"The head in {folder} is a {trained} circuit; use mtpc-{trained}.")
     else:
-        window = None if options["window"] == LONGEST else int(options["window"])
+        window = options["window"] or None
         heads = heads_for(verifier.weights_sha256)
-        lora, rank = int(options["lora"]), options["rank"]
+        lora, rank = options["lora"], options["rank"]
         folder = choose(heads, circuit, window, lora, verifier.name, rank).folder
     loaded = load(folder, verifier)
     return CircuitDrafter(

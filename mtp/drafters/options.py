@@ -19,6 +19,7 @@ SAMPLED = frozenset({"draft-model", *CIRCUITS})
 """Drafters whose nodes are draws from a q of theirs; a union can have one of them."""
 CHAIN, BEST = "chain", "best"
 LONGEST = "longest"
+MOST_WINDOW = 1024  # tokens
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()
     kind: Literal["int", "float", "choice", "text"] = "int"
+    zero: str = ""
+    """A word that says 0 as well."""
 
     def parse(self, value: object, drafter: str) -> int | float | str:
         """The value in the option's type. Raises InputError outside what is allowed."""
@@ -43,7 +46,7 @@ class Option:
                 raise InputError(f"{where}; it can be {', '.join(self.choices)}.")
             return str(value)
         try:
-            number = float(str(value))
+            number = 0.0 if self.zero and str(value) == self.zero else float(str(value))
             if self.kind == "int" and number != int(number):
                 raise ValueError
         except (ValueError, OverflowError) as error:
@@ -102,10 +105,11 @@ OPTIONS: dict[str, tuple[Option, ...]] = {
 _CIRCUIT = (
     Option(
         "window",
-        LONGEST,
-        "tokens the circuit covers, the root included",
-        choices=(LONGEST, "4", "8", "16", "32"),
-        kind="choice",
+        0,
+        "tokens the circuit covers, the root included; 0 or longest: the most there are",
+        low=0,
+        high=MOST_WINDOW,
+        zero=LONGEST,
     ),
     Option("rank", 0, "components of each position; 0: the most there are", low=0, high=256),
     Option(
@@ -116,13 +120,7 @@ _CIRCUIT = (
         kind="choice",
     ),
     Option("budget", 16, "rows of a block when the tree is best", low=2, high=256),
-    Option(
-        "lora",
-        "0",
-        "K, last layers adapted for drafting",
-        choices=("0", "1", "2", "4"),
-        kind="choice",
-    ),
+    Option("lora", 0, "K, last layers adapted for drafting", low=0, high=256),
     Option("head", "", "folder of another trained head", kind="text"),
 )
 OPTIONS |= dict.fromkeys(CIRCUITS, _CIRCUIT)

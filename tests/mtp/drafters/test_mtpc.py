@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from mtp.circuits import shelf
 from mtp.circuits.circuit import UNKNOWN
 from mtp.circuits.folded import FoldedHead
 from mtp.circuits.head_files import save_head
@@ -237,6 +238,21 @@ def test_few_tokens_left_and_a_prompt_of_one(tiny: Tiny, write: Write) -> None:
             assert run.output_ids == plain.output_ids
             why = (run.steps[0].insight or {}).get("why", "")
             assert why.startswith("One token is left" if new == 1 else "The prompt is a single")
+
+
+def test_windows_of_any_size_are_found_on_the_shelf(
+    tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backbone = Backbone(tiny("llama"))
+    verifier = Verifier("tiny", "base", backbone, tiny_vocabulary)
+    for window in (4, 6):
+        save_head(head_for(backbone, "hmm", window), tmp_path / f"tiny-hmm-{window}")
+    monkeypatch.setattr(shelf, "SHELF", tmp_path)
+    for asked, window in ((4, 4), (6, 6), ("6", 6), (0, 6), ("longest", 6)):
+        made = make_drafter("mtpc-hmm", {"window": asked}, verifier, SAMPLING)
+        assert isinstance(made, CircuitDrafter) and made.window == window
+    with pytest.raises(InputError, match="there are: hmm-4-r3, hmm-6-r3"):
+        make_drafter("mtpc-hmm", {"window": 5}, verifier, SAMPLING)
 
 
 def test_a_head_of_ones_own_is_found_by_its_folder(

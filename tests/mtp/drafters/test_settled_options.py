@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mtp.drafters.options import OPTIONS, by_members, members_of, options_of, settle_options
+from mtp.drafters.options import (
+    CIRCUITS,
+    OPTIONS,
+    by_members,
+    members_of,
+    options_of,
+    settle_options,
+)
 from mtp.drafters.rows import children_per_depth, most_nodes, probe_rows
 from mtp.errors import InputError
 
@@ -35,6 +42,9 @@ from mtp.errors import InputError
         ("esp+pld", {"esp.masks": 4, "budget": 8}, "leaves esp+pld no room for a drafted token"),
         ("esp+lookahead", {"budget": 16}, "leaves esp+lookahead no room"),
         ("draft-model+pld", {}, "needs option model"),
+        ("mtpc-hmm", {"window": "short"}, "it must be a whole number."),
+        ("mtpc-hmm", {"window": -1}, "it can be from 0 to 1024."),
+        ("mtpc-hmm", {"rank": "longest"}, "it must be a whole number."),
     ],
 )
 def test_what_does_not_go_gets_a_sentence(
@@ -50,6 +60,16 @@ def test_defaults_are_allowed_and_complete() -> None:
         given = {"model": "somewhere"} if name == "draft-model" else {}
         settled = settle_options(name, given)
         assert list(settled) == [option.name for option in options]
+
+
+@pytest.mark.parametrize(
+    ("given", "window"), [(6, 6), ("8", 8), ("longest", 0), (0, 0), ("0", 0), (8.0, 8)]
+)
+def test_a_circuits_window_is_any_number(given: object, window: int) -> None:
+    for name in CIRCUITS:
+        assert settle_options(name, {"window": given})["window"] == window
+    union = settle_options("esp+mtpc-hmm", {"mtpc-hmm.window": given})
+    assert union["mtpc-hmm.window"] == window
 
 
 def test_union_options_are_the_members_and_one_budget() -> None:
