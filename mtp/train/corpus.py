@@ -1,7 +1,6 @@
 """`train corpus`: completions sampled from any causal LM, as training data made from nothing."""
 
 import argparse
-import hashlib
 import itertools
 import platform
 import sys
@@ -13,11 +12,11 @@ from typing import cast
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from mtp.errors import InputError, ModelError
-from mtp.models.catalog import ENTRIES, entry_folder
+from mtp.errors import InputError
+from mtp.models.load import DTYPES, load_model
 from mtp.sampling import Sampling
 from mtp.train import prompts
 from mtp.train.batch_sampler import Job, complete
@@ -29,7 +28,6 @@ SAVE_SECONDS = 30.0  # an interruption loses at most this much finished text
 MAX_PROMPTS = 2**32
 MAX_CORPUS_SEED = 2**21 - 1
 PROMPT_ROOM = 128  # tokens kept for a prompt, chat template included
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -73,41 +71,13 @@ def run_seed(seed: int, index: int) -> int:
     return seed * MAX_PROMPTS + index
 
 
-def weights_sha256(folder: Path) -> str:
-    """SHA-256 of a model folder's safetensors, in order of name; raises ModelError without any."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"There are no safetensors in {folder}.")
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-def load_teacher(source: str, dtype: str, sha256: str | None, name: str | None) -> Teacher:
-    """Loads a local folder or a Hugging Face id; `sha256` replaces the folder's own hash, for
-    weights that were converted from the file that the hash belongs to."""
+def load_teacher(source: str, dtype: str) -> Teacher:
+    """Loads a model by name, local folder or Hugging Face id. Raises ModelError as `load_model`."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, tokenizer, sha256 = load_model(source, DTYPES[dtype], device)
     folder = Path(source).expanduser()
-    if sha256 is None and not folder.is_dir():
-        raise ModelError(f"{source} is not a folder, so the hash of its weights must be given.")
-    place = str(folder) if folder.is_dir() else source
-    try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            place, dtype=DTYPES[dtype], use_safetensors=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"The model {source} cannot be loaded: {error}") from error
-    cast(torch.nn.Module, model).to("cuda" if torch.cuda.is_available() else "cpu")
-    return Teacher(
-        name or folder.name,
-        sha256 or weights_sha256(folder),
-        model.eval(),
-        tokenizer,
-        end_ids(model, tokenizer),
-    )
+    name = folder.resolve().name if folder.is_dir() else source
+    return Teacher(name, sha256, model, tokenizer, end_ids(model, tokenizer))
 
 
 def end_ids(model: PreTrainedModel, tokenizer: Tokenizer) -> frozenset[int]:
@@ -202,8 +172,6 @@ def _jobs(teacher: Teacher, plan: Plan, done: set[int], deadline: float) -> Iter
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `train corpus`."""
     parser.add_argument("--model", required=True, help="a name, folder or Hugging Face id")
-    parser.add_argument("--name", help="the model's name in the header; default: the folder's")
-    parser.add_argument("--weights-sha256", help="hash for the header; default: of the folder")
     parser.add_argument("--out", type=Path, required=True, help="a .jsonl file; goes on if there")
     parser.add_argument("--temperature", type=float, default=0.7)
     parser.add_argument("--top-k", type=int, default=0)
@@ -226,12 +194,7 @@ def run(args: argparse.Namespace) -> int:
         count=args.count,
         minutes=args.minutes,
     )
-    entry = ENTRIES.get(args.model)
-    if entry is None:
-        teacher = load_teacher(args.model, args.dtype, args.weights_sha256, args.name)
-    else:
-        folder = str(entry_folder(entry))
-        teacher = load_teacher(folder, args.dtype, entry.sha256 or None, entry.name)
+    teacher = load_teacher(args.model, args.dtype)
     made = make_corpus(
         teacher, plan, args.out, lambda line: print(line, file=sys.stderr, flush=True)
     )

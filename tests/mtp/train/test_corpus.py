@@ -2,15 +2,17 @@
 
 import dataclasses
 import gzip
+import hashlib
 import json
 
 import pytest
 
-from mtp.errors import InputError
+from mtp.errors import InputError, ModelError
+from mtp.models.catalog import ENTRIES, entry_folder
 from mtp.sampling import Sampling
-from mtp.train.byte_tokenizer import VOCABULARY, build_tokenizer
+from mtp.train.byte_tokenizer import END_ID, VOCABULARY, build_tokenizer
 from mtp.train.completions import read_completions, read_header
-from mtp.train.corpus import Plan, Teacher, encode_prompt, make_corpus, run_seed, weights_sha256
+from mtp.train.corpus import Plan, Teacher, encode_prompt, load_teacher, make_corpus, run_seed
 from tests.mtp.train.tiny import tiny_llama
 
 PLAN = Plan(Sampling(1.0), seed=5, max_new_tokens=6, batch=4, count=10)
@@ -102,6 +104,12 @@ def test_numbers_outside_what_is_allowed(tmp_path):
             dataclasses.replace(PLAN, **change)
 
 
-def test_hash_of_a_folder(tmp_path):
-    (tmp_path / "a.safetensors").write_bytes(b"abc")
-    assert weights_sha256(tmp_path).startswith("ba7816bf")
+def test_a_teacher_is_named_or_a_folder_and_its_weights_are_told(tmp_path):
+    folder = entry_folder(ENTRIES["byte"])
+    named, local = (load_teacher(source, "float32") for source in ("byte", str(folder)))
+    assert named.name == local.name == "byte"
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert named.weights_sha256 == local.weights_sha256 == digest
+    assert named.end_ids == local.end_ids == {END_ID}
+    with pytest.raises(ModelError, match="nowhere"):
+        load_teacher(str(tmp_path / "nowhere"), "float32")
