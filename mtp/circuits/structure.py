@@ -9,7 +9,9 @@ matrix); a position's token depends on the state of the latent that owns it.
     HMM    a chain: latent i owns position i, and latent i+1 hangs below it
     BTree  one latent per internal node of a tree that halves the window; leaves hang below
 
-This one description is computed with (`moves`, `latents`, `owners`) and drawn (`graph.units`).
+This one description is computed with (`moves`, `latents`, `owners`); latents and owners travel in
+the records, from which pages draw it (`viz/figures/circuit_layout.py`): a sum for every latent and
+state above it, a product for every latent's state, an input for every position and state.
 Source: MTPC (arXiv 2511.11346), section 3.
 """
 

@@ -8,10 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from mtp.circuits.graph import induced_tree, units
 from mtp.circuits.structure import build
 from mtp.circuits.view import beliefs, circuit_of, given
 from mtp.records.circuit import CircuitView
+from tests.circuit_units import induced_tree, units
 from tests.circuit_views import circuit_view
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
 from viz.figures.circuit_flow import lumped, mass_of

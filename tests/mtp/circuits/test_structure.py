@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtp.circuits.graph import induced_tree, units
 from mtp.circuits.inference import log_prob
 from mtp.circuits.sampling import sample
 from mtp.circuits.structure import TOP, build
 from mtp.errors import InputError
+from tests.circuit_units import induced_tree, units
 
 quick = settings(deadline=None, max_examples=25)
 ALL = [("ff", 8, 1), ("cp", 8, 3), ("hmm", 8, 3), ("btree", 8, 3), ("btree", 2, 2), ("hmm", 1, 2)]

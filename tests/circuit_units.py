@@ -1,7 +1,7 @@
-"""The circuit as a graph of sum, product and input units, for drawing and for checking.
+"""All units of a circuit, one by one: what its pictures and its queries have to match.
 
 Unit values multiply and add exactly as the queries do: evaluating the units bottom-up gives
-`log_prob` (a test holds the two together).
+`log_prob`, and a small circuit's picture has just these units and edges.
 """
 
 from collections.abc import Sequence
