@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 import torch
+from pgmpy.factors.discrete import TabularCPD
+from pgmpy.inference import VariableElimination
+from pgmpy.models import DiscreteBayesianNetwork
 
 from mtp.circuits.circuit import UNKNOWN
 from mtp.circuits.conditioning import latent_posterior, token_marginals
 from mtp.circuits.inference import log_prob
 from mtp.circuits.prefix import next_conditional
 from mtp.circuits.structure import TOP
-
-pytest.importorskip("pgmpy")
-from pgmpy.factors.discrete import TabularCPD
-from pgmpy.inference import VariableElimination
-from pgmpy.models import DiscreteBayesianNetwork
 
 TOKENS = 3
 
