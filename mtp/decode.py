@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -153,6 +154,7 @@ class Decoding:
             rows=self.backbone.rows - rows_before,
             forwards=self.backbone.forwards - forwards,
             seconds=records.Seconds(drafted - begin, verified - drafted, done - verified),
+            insight=self._insight(draft),  # only to be shown, and off the clock
         )
         return step, {layer: states[kept] for layer, states in rows.hidden.items()}
 
@@ -229,11 +231,6 @@ class Decoding:
             visited = visited[: len(decisions)]
         status = _statuses(tree.parents, standing, set(visited))
         spots = range(max(tree.depths, default=-1) + 2)  # drafted ones, and the verifier's behind
-        insight = None
-        if not self.brief:
-            insight = draft.insight() if callable(draft.insight) else draft.insight
-        if draft.why_empty is not None and not len(tree):
-            insight = {"kind": "empty", "why": draft.why_empty, **(insight or {})}
         return records.Step(
             index=len(self.steps),
             context_length=position,
@@ -265,8 +262,16 @@ class Decoding:
             rows=0,
             forwards=0,
             seconds=records.Seconds(0.0, 0.0, 0.0),
-            insight=insight,
         )
+
+    def _insight(self, draft: Draft) -> dict[str, Any] | None:
+        """What the drafter says of its proposal, and of a draft that is empty, why."""
+        found = None
+        if not self.brief:
+            found = draft.insight() if callable(draft.insight) else draft.insight
+        if draft.why_empty is not None and not len(draft.tree):
+            found = {"kind": "empty", "why": draft.why_empty, **(found or {})}
+        return found
 
     def _committed(self, decision: Decision, final: _FinalRows) -> records.Committed:
         low, high = decision.interval

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from mtp.decode import Decoding, Request, check_length, software
-from mtp.drafters.build import make_drafter
+from mtp.drafters.build import make_drafter, weights_of
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
@@ -82,5 +82,6 @@ def start(
         max_new_tokens=settings.max_new_tokens,
         software=software(),
         branch=settings.branch,
+        drafter_weights=weights_of(drafter),
     )
     return decoding, run

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from mtp.bench.decoders import Decoder, parse_decoder
 from mtp.bench.outside import ASSISTED, OUTSIDE, generate_outside
 from mtp.bench.prompts import Prompt
+from mtp.drafters.build import make_drafter, weights_of
 from mtp.drafters.draft_model import load_draft_model
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
@@ -22,7 +23,9 @@ from mtp.models.memory import forget_peak_memory, peak_memory_mb
 from mtp.models.verifier import Verifier
 from mtp.records.bench import BenchRow, as_text, tabulate
 from mtp.records.settings import Settings
+from mtp.records.trace import DrafterWeights
 from mtp.run import start
+from mtp.sampling import Sampling
 from mtp.verify import VERIFICATIONS
 
 ROWS = "rows.jsonl"
@@ -161,7 +164,7 @@ def _measure_outside(
     assistant = None
     if decoder == ASSISTED:
         options = _assisted_options(given)
-        assistant = load_draft_model(options["model"], verifier).model
+        assistant = load_draft_model(options["model"], verifier).backbone.model
         if assistant.generation_config is not None:
             assistant.generation_config.num_assistant_tokens = options["length"]
             assistant.generation_config.num_assistant_tokens_schedule = "constant"
@@ -223,8 +226,16 @@ def run_plan(
     text = as_text(table)
     if described["bits_per_byte"] is not None:
         text += f"\n\n{verifier.name}: {described['bits_per_byte']:.3f} bits a byte, held out"
+    text += _told(described["drafter_weights"])
     (folder / "table.txt").write_text(text + "\n", encoding="utf-8")
     return text
+
+
+def _told(weights: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
+    """A line for each trained drafter's weights that were measured, behind a table."""
+    found = {one["folder"]: one["sha256"] for many in weights.values() for one in many}
+    lines = [f"{folder}: weights of SHA-256 {sha256[:12]}…" for folder, sha256 in found.items()]
+    return "\n\n" + "\n".join(lines) if lines else ""
 
 
 def read_rows(folder: Path) -> list[BenchRow]:
@@ -260,6 +271,11 @@ def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
         "device": verifier.device,
         "decoders": list(plan.decoders),
         "options": {name: dict(options) for name, options in plan.options.items()},
+        "drafter_weights": {
+            label: [dataclasses.asdict(one) for one in found]
+            for label in plan.decoders
+            if (found := _weights_of(verifier, plan, label))
+        },
         "prompts": [prompt.text for prompt in plan.prompts],
         "repeats": plan.repeats,
         "mode": base.mode,
@@ -272,6 +288,20 @@ def describe(plan: Plan, verifier: Verifier) -> dict[str, Any]:
     }
 
 
+def _weights_of(verifier: Verifier, plan: Plan, label: str) -> tuple[DrafterWeights, ...]:
+    """The trained weights a decoder drafts with; which they are depends on the options, on the
+    temperature and on what ships.
+    """
+    decoder, given = plan.decoder(label)
+    if decoder.name == ASSISTED:
+        decoder = dataclasses.replace(decoder, name="draft-model")
+    elif decoder.name in OUTSIDE:
+        return ()
+    base = plan.base
+    sampling = Sampling(base.temperature, base.top_k, base.top_p)
+    return weights_of(make_drafter(decoder.name, given, verifier, sampling))
+
+
 def _earlier_rows(folder: Path, described: dict[str, Any], resume: bool) -> list[BenchRow]:
     path = folder / ROWS
     if not path.exists() or not path.stat().st_size:
@@ -281,7 +311,7 @@ def _earlier_rows(folder: Path, described: dict[str, Any], resume: bool) -> list
             f"{folder} already holds a measurement. Give --resume to go on with it, or another "
             "folder."
         )
-    earlier, rows = read_plan(folder), read_rows(folder)
+    earlier, rows = {"drafter_weights": {}, **read_plan(folder)}, read_rows(folder)
     if earlier != described:
         changed = [key for key in described if earlier.get(key) != described[key]]
         raise InputError(

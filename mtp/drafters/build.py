@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from mtp.circuits import head_files
 from mtp.circuits.shelf import choose, heads_for, load
@@ -22,8 +24,10 @@ from mtp.drafters.rows import most_nodes, probe_rows
 from mtp.drafters.stand import AdaptiveNgrams
 from mtp.drafters.union import Union
 from mtp.errors import InputError
+from mtp.models.backbone import Backbone
 from mtp.models.verifier import Verifier
 from mtp.ptp.files import load_config, load_ptp, shipped_folder
+from mtp.records.trace import DrafterWeights
 from mtp.sampling import Sampling
 
 Maker = Callable[[Verifier, dict[str, Any], Sampling], Drafter]
@@ -52,6 +56,7 @@ def _circuit(
         options["tree"],
         options["budget"],
         options.get("longest"),
+        DrafterWeights(name, _name_of(folder), _head_sha256(folder, verifier.backbone)),
     )
 
 
@@ -68,8 +73,43 @@ def _parallel(
         raise InputError(f"The drafter in {folder} is {variant}, not {name}.")
     weights = load_ptp(folder, verifier)
     return ParallelTokens(
-        weights, verifier.backbone, options["most"], options["budget"], options["branches"]
+        weights,
+        verifier.backbone,
+        options["most"],
+        options["budget"],
+        options["branches"],
+        verifier.vocabulary.text_of,
+        DrafterWeights(name, _name_of(folder), weights.sha256()),
     )
+
+
+def _draft_model(verifier: Verifier, options: dict[str, Any], sampling: Sampling) -> DraftModel:
+    small = load_draft_model(options["model"], verifier)
+    trained = DrafterWeights(
+        DraftModel.name, _name_of(Path(options["model"])), small.weights_sha256
+    )
+    return DraftModel(small.backbone, verifier.backbone.vocabulary_size, options["length"], trained)
+
+
+def _name_of(folder: Path) -> str:
+    """A folder's own name, without where it lies on this machine."""
+    return folder.resolve().name
+
+
+_hashes: WeakKeyDictionary[Backbone, dict[Path, str]] = WeakKeyDictionary()
+
+
+def _head_sha256(folder: Path, backbone: Backbone) -> str:
+    """SHA-256 over the safetensors files of a circuit's head, sorted by name; taken once, as the
+    head itself is loaded once for a backbone.
+    """
+    known = _hashes.setdefault(backbone, {})
+    if folder not in known:
+        digest = hashlib.sha256()
+        for file in sorted(folder.glob("*.safetensors")):
+            digest.update(file.read_bytes())
+        known[folder] = digest.hexdigest()
+    return known[folder]
 
 
 MAKERS: dict[str, Maker] = {
@@ -77,11 +117,7 @@ MAKERS: dict[str, Maker] = {
     "pld": lambda verifier, options, sampling: PromptLookup(**options),
     "lookahead": lambda verifier, options, sampling: Lookahead(verifier.backbone, **options),
     "stand": lambda verifier, options, sampling: AdaptiveNgrams(**options),
-    "draft-model": lambda verifier, options, sampling: DraftModel(
-        load_draft_model(options["model"], verifier),
-        verifier.backbone.vocabulary_size,
-        options["length"],
-    ),
+    "draft-model": _draft_model,
     "esp": lambda verifier, options, sampling: EmbeddingProbing(verifier.backbone, **options),
     **{name: partial(_circuit, name) for name in CIRCUITS},
     **{name: partial(_parallel, name) for name in PTP},
@@ -106,6 +142,17 @@ def make_drafter(
         options |= _share(member, options, nodes)
         members.append(MAKERS[member](verifier, options, sampling))
     return Union(members, budget, nodes)
+
+
+def weights_of(drafter: Drafter) -> tuple[DrafterWeights, ...]:
+    """The trained weights that a drafter, or a union's members, draft with."""
+    members = drafter.members if isinstance(drafter, Union) else (drafter,)
+    return tuple(
+        member.trained
+        for member in members
+        if isinstance(member, ParallelTokens | CircuitDrafter | DraftModel)
+        and member.trained is not None
+    )
 
 
 def _share(member: str, options: Mapping[str, Any], nodes: int) -> dict[str, int]:

@@ -14,6 +14,7 @@ from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.models.vocabulary import Vocabulary
+from mtp.records.trace import DrafterWeights
 from mtp.sampling import Stream, final_probabilities, pick
 from mtp.tree import chain
 
@@ -23,13 +24,21 @@ class DraftModel:
 
     Under `coupled` with the verifier's noise, x_j = Pick(u_{t+j}, q(· | x_<j)), under `rejection`
     with the `draft` stream. The draft model keeps a cache of its own and reads only what is new.
+    trained: what it is called in a record.
     """
 
     name = "draft-model"
     hidden_layers: tuple[int, ...] = ()
 
-    def __init__(self, backbone: Backbone, vocabulary_size: int, length: int = 5) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        vocabulary_size: int,
+        length: int = 5,
+        trained: DrafterWeights | None = None,
+    ) -> None:
         self.backbone = backbone
+        self.trained = trained
         self.vocabulary_size = vocabulary_size
         """V of the verifier: the width of q."""
         self.length = length
@@ -109,14 +118,14 @@ class DraftModel:
         return torch.cat([logits, logits.new_full((missing,), -math.inf)])
 
 
-def load_draft_model(name: str, verifier: Verifier) -> Backbone:
+def load_draft_model(name: str, verifier: Verifier) -> Verifier:
     """The small model for this verifier, in its precision and on its device.
 
     Raises InputError for another vocabulary, ModelError as `load_verifier` does.
     """
     small = _loaded(name, verifier.dtype, str(verifier.backbone.device))
     check_same_vocabulary(name, small.vocabulary, verifier.vocabulary)
-    return small.backbone
+    return small
 
 
 def check_same_vocabulary(name: str, drafted: Vocabulary, verified: Vocabulary) -> None:

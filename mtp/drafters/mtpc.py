@@ -29,7 +29,7 @@ from mtp.drafters.options import BEST, CHAIN
 from mtp.models.backbone import Backbone
 from mtp.models.cache import PathCache
 from mtp.models.lora import LowRankAdapter
-from mtp.records.trace import Kind
+from mtp.records.trace import DrafterWeights, Kind
 from mtp.sampling import Sampling, Stream, final_probabilities
 from mtp.tree import ROOT, DraftTree, chain
 
@@ -41,6 +41,7 @@ class CircuitDrafter:
     `rejection`. With `tree` best, `budget` rows are filled best first by exact prefix probability.
     A chain has `longest` tokens at most; None: as many as the window has.
     With an adapter, drafts run the model's last K layers once more, with it, on the new rows.
+    trained: what the head is called in a record.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class CircuitDrafter:
         tree: str = CHAIN,
         budget: int = 16,
         longest: int | None = None,
+        trained: DrafterWeights | None = None,
     ) -> None:
         self.backbone = backbone
         self.head = head
+        self.trained = trained
         self.adapter = adapter
         self.layers = len(adapter.layers) if adapter is not None else 0
         """K."""

@@ -8,20 +8,26 @@ own, so that under `coupled` a good drafter foresees what plain sampling will pi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as fn
+from torch.nn.utils.rnn import pad_sequence
 
 from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
 from mtp.models.backbone import Backbone
 from mtp.ptp.allocate import allocate, chances_of_ending
-from mtp.ptp.head import behind
+from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
-from mtp.sampling import final_probabilities
+from mtp.records.trace import DrafterWeights
+from mtp.sampling import cumulative, final_probabilities, picks_from
 from mtp.tree import Probes, chain
 
 Branching = Literal["partial", "full", "single"]
@@ -54,7 +60,8 @@ class ParallelTokens:
     """Drafts what the branch behind the last accepted draft foresaw.
 
     most: M, tokens a call at most. budget: B, noise rows a call. branching: partial shares B by
-    confidence, full gives every branch M rows, single has one branch behind all drafts.
+    confidence, full gives every branch M rows, single has one branch behind all drafts. text_of:
+    how a token is shown in the record. trained: what the weights are called in it.
     """
 
     def __init__(
@@ -64,6 +71,8 @@ class ParallelTokens:
         most: int = 8,
         budget: int = 24,
         branching: Branching = "partial",
+        text_of: Callable[[int], str] = str,
+        trained: DrafterWeights | None = None,
     ) -> None:
         self.weights = weights
         self.backbone = backbone
@@ -72,6 +81,8 @@ class ParallelTokens:
         self.most = most
         self.budget = budget
         self.branching: Branching = branching
+        self.text_of = text_of
+        self.trained = trained
         self.replaced = weights.config.replaced
         self._started = False
         self._came_from: int | None = None
@@ -81,6 +92,10 @@ class ParallelTokens:
         """Final states (W + 1, D) of the last rows of the text, for the head."""
         self._positions: list[int] = []
         """Of the last step's noise rows: whose position's noise each reads."""
+        self._seen: tuple[Outcome, ProbeOutput] | None = None
+        """What the last forward brought, for the record."""
+        self._noise: dict[int, float] = {}
+        """Of the positions asked for so far: branches and steps share most of them."""
 
     @property
     def rows(self) -> int:
@@ -111,22 +126,27 @@ class ParallelTokens:
             probes=self._probes(sizes, context),
             budget_rows=self.rows,
             expected=1.0 + sum(p * d for d, p in enumerate(ending)),
-            insight=self._insight(sizes, ending),
+            insight=partial(self._insight, sizes, ending, self._came_from, _kept(context)),
             why_empty=None if tokens else empty,
         )
 
     def observe(self, outcome: Outcome, probes: ProbeOutput | None) -> None:
         """Keeps the branch behind the deepest accepted draft; the others are dropped."""
-        self._below = self._came_from = None
+        self._below = self._came_from = self._seen = None
         if probes is None or outcome.draft.probes is None:
             return
+        self._seen = outcome, probes
         owners = outcome.draft.probes.owner
-        rows = [row for row, owner in enumerate(owners) if owner == outcome.deepest]
-        if len(rows) <= self.replaced:
+        if owners.count(outcome.deepest) <= self.replaced:
             return
+        start = owners.index(outcome.deepest)
         self._came_from = len(outcome.accepted)
-        states = probes.hidden[-1][rows] if self.weights.head is not None else None
-        self._below = _Below([self._positions[row] for row in rows], probes.logits[rows], states)
+        self._below = self._branch(probes, start, start + owners.count(outcome.deepest))
+
+    def _branch(self, probes: ProbeOutput, start: int, end: int) -> _Below:
+        """The branch of these noise rows."""
+        states = probes.hidden[-1][start:end] if self.weights.head is not None else None
+        return _Below(self._positions[start:end], probes.logits[start:end], states)
 
     def _remember(self, context: Context) -> None:
         """Takes up the states of the text's newest rows."""
@@ -158,17 +178,38 @@ class ParallelTokens:
         """Logits (R, V) of a branch's rows above the head, which knows the token written last."""
         states = self._states
         assert states is not None
-        count = len(states)
-        ids = torch.tensor(context.token_ids[-count - 1 :], device=states.device)
-        at = torch.tensor([[count - 1]], device=states.device)
+        # The last state is the row's that picked the root, whose token is the last one.
+        count, tokens = len(states), context.token_ids
+        before = self.weights.config.head_context + 1 - count  # rows before the text's start
+        following = [-1] * before + [*tokens[-count:-1]]
+        ids = torch.tensor([*following, tokens[-1]], device=states.device)
+        if before:
+            states = fn.pad(states, (0, 0, before, 0))
+        text = Behind(states[None], ids[None, :-1])
+        rows = None if below.states is None else below.states[None]
+        return self._foreseen(rows, text, ids[-1:], [below.places], context)[0]
+
+    def _foreseen(
+        self,
+        states: Tensor | None,
+        text: Behind,
+        picked: Tensor,
+        places: Sequence[Iterable[int]],
+        context: Context,
+    ) -> Tensor:
+        """Logits (B, L, V) above the head of rows with final states (B, L, D) that read the noise
+        of these places, behind a text whose next token the verifier picked (B,).
+        """
+        noise = [[self._u(place, context) for place in branch] for branch in places]
+        u = torch.tensor(noise, dtype=torch.float64, device=picked.device)
         with torch.inference_mode():
-            # The last state is the row's that picked the root, whose token is the last one.
-            text = behind(states[None], ids[None], at, self.weights.config.head_context)
-            noise = [context.noise.u(place, "pick") for place in below.places]
-            u = torch.tensor([noise], dtype=torch.float64, device=states.device)
-            rows = None if below.states is None else below.states[None]
-            asked = (rows, text, ids[-1:], u, context.sampling)
-            return self.weights.foresee(self.backbone, *asked)[0]
+            return self.weights.foresee(self.backbone, states, text, picked, u, context.sampling)
+
+    def _u(self, position: int, context: Context) -> float:
+        """The noise of a position."""
+        if position not in self._noise:
+            self._noise[position] = context.noise.u(position, "pick")
+        return self._noise[position]
 
     def _guesses(self, logits: Tensor, places: list[int], context: Context) -> list[Guess]:
         """What rows foresee: logits (R, V), and the positions whose noise they read."""
@@ -178,7 +219,7 @@ class ParallelTokens:
             pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             return [Guess(token, log_p, chance(math.exp(log_p))) for token, log_p in pairs]
         q = final_probabilities(logits, context.sampling)
-        noise = [context.noise.u(place + 1, "pick") for place in places]
+        noise = [self._u(place + 1, context) for place in places]
         tokens, sure = picked(q, torch.tensor(noise, dtype=torch.float64, device=q.device))
         log_q = q.gather(1, tokens[:, None])[:, 0].log().tolist()
         found = zip(tokens.tolist(), log_q, sure.tolist(), q, strict=True)
@@ -217,7 +258,7 @@ class ParallelTokens:
         self._positions = positions
         if not positions:
             return None
-        noise = [context.noise.u(position, "pick") for position in positions]
+        noise = [self._u(position, context) for position in positions]
         u = torch.tensor(noise, dtype=torch.float64, device=self.weights.noise.table.device)
         with torch.inference_mode():
             embeds = self.weights.noise(u)
@@ -226,16 +267,87 @@ class ParallelTokens:
         owner = tuple(int(d) - 1 for d in branch)
         return Probes(owner, tuple(slot), embeds, sees, self.weights.adapter)
 
-    def _insight(self, sizes: list[int], ending: list[float]) -> dict[str, Any]:
-        """Branches as [drafts before it, rows, chance of being needed], and which branch of the
-        step before foresaw these drafts.
+    def _insight(
+        self, sizes: list[int], ending: list[float], came_from: int | None, context: Context
+    ) -> dict[str, Any]:
+        """Branches as [drafts before it, rows, chance of being needed], which branch of the step
+        before foresaw these drafts, and once the forward is over, what each branch proposed.
         """
-        return {
+        found: dict[str, Any] = {
             "kind": "ptp",
             "variant": self.name,
             "branches": [
                 [d, size, round(chance, 4)]
                 for d, (size, chance) in enumerate(zip(sizes, ending, strict=True))
             ],
-            "from": self._came_from,
+            "from": came_from,
         }
+        if self._seen is not None:
+            with torch.inference_mode():
+                found["proposed"] = self._proposed(sizes, context)
+        return found
+
+    def _proposed(self, sizes: list[int], context: Context) -> list[dict[str, Any] | None]:
+        """Of each branch whose rows propose something, as in `trace.Proposal`: the verifier's own
+        token behind its drafts, and the tokens that it proposes behind that one.
+        """
+        assert self._seen is not None
+        outcome, probes = self._seen
+        ends = list(accumulate(sizes))
+        branches = {
+            d: self._branch(probes, end - size, end)
+            for d, (size, end) in enumerate(zip(sizes, ends, strict=True))
+            if size > self.replaced
+        }
+        if not branches:
+            return [None] * len(sizes)
+        picked = self._own(list(branches), outcome, context)
+        if self.weights.head is not None:
+            logits = list(self._all_above(branches, picked, outcome, context))
+        else:
+            logits = [probes.logits[ends[d] - sizes[d] : ends[d]] for d in branches]
+        found: list[dict[str, Any] | None] = [None] * len(sizes)
+        for (d, below), own, rows in zip(branches.items(), picked.tolist(), logits, strict=True):
+            places = below.places[self.replaced :]
+            guesses = self._guesses(rows[self.replaced : sizes[d]], places, context)
+            tokens = [guess.token for guess in guesses]
+            found[d] = {
+                "own": {"id": own, "text": self.text_of(own)},
+                "token_ids": tokens,
+                "texts": [self.text_of(token) for token in tokens],
+            }
+        return found
+
+    def _own(self, drafts: list[int], outcome: Outcome, context: Context) -> Tensor:
+        """What the verifier picks behind the first d drafts, for each d: (B,)."""
+        final = final_probabilities(outcome.logits[drafts], context.sampling)
+        noise = [self._u(len(context.token_ids) + d, context) for d in drafts]
+        u = torch.tensor(noise, dtype=torch.float64, device=final.device)
+        picked = picks_from(u, cumulative(final))
+        stood = len(outcome.accepted)
+        if stood in drafts and stood < len(outcome.committed):  # by rejection it draws otherwise
+            picked[drafts.index(stood)] = outcome.committed[stood]
+        return picked
+
+    def _all_above(
+        self, branches: dict[int, _Below], picked: Tensor, outcome: Outcome, context: Context
+    ) -> Tensor:
+        """`_above` for the branches behind d drafts, as if the text went on there: (B, L, V)."""
+        states, tokens = outcome.hidden[-1], context.token_ids
+        count = 0 if self._states is None else len(self._states)
+        if self._states is not None:
+            states = torch.cat([self._states, states])
+        line = [*tokens[len(tokens) - count - 1 :], *outcome.draft.tree.token_ids]
+        ids = torch.tensor([line], device=states.device)
+        roots = torch.tensor([[count + d for d in branches]], device=states.device)
+        text = behind(states[None], ids, roots, self.weights.config.head_context)
+        parts = [below.states for below in branches.values() if below.states is not None]
+        rows = pad_sequence(parts, batch_first=True)
+        starts = [below.places[0] for below in branches.values()]
+        places = [range(start, start + rows.shape[1]) for start in starts]
+        return self._foreseen(rows, text, picked, places, context)
+
+
+def _kept(context: Context) -> Context:
+    """The context with the text as it is now."""
+    return replace(context, token_ids=tuple(context.token_ids))

@@ -42,8 +42,21 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class DrafterWeights:
+    """Trained weights that a run's drafter, or a union's member, drafted with: the name of their
+    folder, and a SHA-256 that tells them from others.
+    """
+
+    drafter: str
+    folder: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Run:
-    """All that is needed to make the same run again."""
+    """All that is needed to make the same run again; `drafter_weights` says what it needs of
+    trained drafters, none where nothing is trained or the run is older than this was recorded.
+    """
 
     model: str
     weights_sha256: str
@@ -62,6 +75,7 @@ class Run:
     max_new_tokens: int
     software: dict[str, str]
     branch: Branch | None = None
+    drafter_weights: tuple[DrafterWeights, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +122,19 @@ class Candidate:
     id: int
     text: str
     p: float
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a branch of noise rows behind d drafts proposed, for the case that just these stand: the
+    verifier's own token there, and the tokens behind that one.
+
+    One a branch under `proposed` of a PTP drafter's insight; None for a branch without such rows.
+    """
+
+    own: TokenText
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -236,6 +263,7 @@ class Trace:
 _ROUNDING = 1e-3  # how far a log-probability may pass 0
 _ADAPTER = TypeAdapter(Trace)
 _STEP_ADAPTER = TypeAdapter(Step)
+_PROPOSALS = TypeAdapter(list[Proposal | None])
 
 
 def step_to_plain(step: Step) -> dict[str, Any]:
@@ -299,6 +327,20 @@ def _check_insight(insight: dict[str, Any], size: int, where: str) -> None:
         raise TraceError(f"{where}: it does not say which branch its drafts come from.")
     if kind == "ptp" and not _triples(insight.get("branches")):
         raise TraceError(f"{where}: its branches are not drafts, rows and a chance each.")
+    if kind == "ptp" and not _proposals(insight.get("proposed"), len(insight["branches"])):
+        raise TraceError(f"{where}: what its branches proposed is not told of each.")
+
+
+def _proposals(found: object, branches: int) -> bool:
+    """Whether there is a proposal or None for each branch; older traces have none at all."""
+    if found is None:
+        return True
+    try:
+        known = _PROPOSALS.validate_python(found)
+    except ValidationError:
+        return False
+    whole = all(one is None or len(one.token_ids) == len(one.texts) for one in known)
+    return whole and len(known) == branches
 
 
 def _triples(found: object) -> bool:

@@ -25,11 +25,13 @@ from mtp.lossless import check_float64, compare, run_plain
 from mtp.models.backbone import Backbone
 from mtp.models.memory import forget_peak_memory, peak_memory_mb
 from mtp.models.verifier import Verifier
+from mtp.ptp.files import load_ptp, save_ptp
 from mtp.records.bench import tabulate
 from mtp.records.race import Lap
 from mtp.records.settings import Settings
 from mtp.records.trace import Run, TokenText
 from mtp.run import start
+from tests.mtp.drafters.test_ptp import weights_for
 
 
 class LetterVocabulary:
@@ -98,6 +100,37 @@ def test_a_measurement_is_written_and_goes_on(verifier: Verifier, tmp_path: Path
         run_plan(verifier, other, tmp_path, True, said.append)
     table = json.loads((tmp_path / "table.json").read_text())["rows"]
     assert {row["category"] for row in table} == {"one", "two", "all"}
+
+
+def test_a_measurement_tells_the_weights_it_drafted_with(
+    verifier: Verifier, tiny: Callable[[str], Any], tmp_path: Path
+) -> None:
+    verifier = dataclasses.replace(verifier, weights_sha256="base")
+    folder = tmp_path / "mine"
+    weights = weights_for(tiny("llama"), "c-ptp")
+    save_ptp(weights, folder, "tiny", dtype=torch.float32)
+    label = f"c-ptp[weights={folder}]"
+    asked = plan(decoders=["ar", label], prompts=[Prompt("abc")])
+    text = run_plan(verifier, asked, tmp_path / "out", False, lambda line: None)
+    written = json.loads((tmp_path / "out" / "table.json").read_text())["plan"]["drafter_weights"]
+    sha256 = load_ptp(folder, verifier).sha256()
+    told = {"drafter": "c-ptp", "folder": "mine", "sha256": sha256}
+    assert written == {label: [told]}
+    assert text.endswith(f"mine: weights of SHA-256 {sha256[:12]}…")
+    run_plan(verifier, asked, tmp_path / "out", True, lambda line: None)
+    save_ptp(weights_for(tiny("llama"), "c-ptp", 0.2), folder, "tiny", dtype=torch.float32)
+    with pytest.raises(InputError, match=r"other settings \(drafter_weights\)"):
+        run_plan(verifier, asked, tmp_path / "out", True, lambda line: None)
+
+
+def test_a_plan_from_before_weights_were_told_goes_on(verifier: Verifier, tmp_path: Path) -> None:
+    run_plan(verifier, plan(), tmp_path, False, lambda line: None)
+    older = json.loads((tmp_path / "plan.json").read_text())
+    assert older.pop("drafter_weights") == {}
+    (tmp_path / "plan.json").write_text(json.dumps(older))
+    said: list[str] = []
+    run_plan(verifier, plan(), tmp_path, True, said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from mtp.decode import Decoding
 from mtp.drafters.base import Context, Draft
-from mtp.drafters.build import make_drafter
+from mtp.drafters.build import make_drafter, weights_of
 from mtp.drafters.draft_model import DraftModel
 from mtp.errors import InputError, ModelError
 from mtp.models.backbone import Backbone
@@ -141,6 +142,10 @@ def test_a_folder_can_be_the_draft_model(
         "draft-model+pld", {"draft-model.model": str(tmp_path / "small")}, verifier, SAMPLING
     )
     assert write(verifier.backbone, union, **request).output_ids == run.output_ids
+    (told,) = weights_of(union)
+    file = tmp_path / "small" / "model.safetensors"
+    assert (told.drafter, told.folder) == ("draft-model", "small")
+    assert told.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def test_another_vocabulary_is_refused(

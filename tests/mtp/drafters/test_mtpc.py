@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from mtp.circuits.heads import CircuitHead, HeadConfig
 from mtp.circuits.prefix import conditionals
 from mtp.decode import Decoding
 from mtp.drafters.ar import Autoregressive
-from mtp.drafters.build import make_drafter
+from mtp.drafters.build import make_drafter, weights_of
 from mtp.drafters.mtpc import CircuitDrafter
 from mtp.drafters.pld import PromptLookup
 from mtp.drafters.union import Union
@@ -28,6 +29,9 @@ from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
+from mtp.records.settings import Settings
+from mtp.records.trace import DrafterWeights
+from mtp.run import start
 from mtp.sampling import Sampling, final_probabilities
 from mtp.tree import DraftTree, chain
 from mtp.verify import rejection
@@ -253,6 +257,29 @@ def test_windows_of_any_size_are_found_on_the_shelf(
         assert isinstance(made, CircuitDrafter) and made.window == window
     with pytest.raises(InputError, match="there are: hmm-4-r3, hmm-6-r3"):
         make_drafter("mtpc-hmm", {"window": 5}, verifier, SAMPLING)
+
+
+def test_a_run_tells_the_weights_of_each_member(
+    tiny: Tiny, tiny_vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    backbone = Backbone(tiny("llama"))
+    verifier = Verifier("tiny", "base", backbone, tiny_vocabulary)
+    folder = tmp_path / "mine"
+    save_head(head_for(backbone, "hmm", 4), folder)
+    save_head(head_for(backbone, "hmm", 6), tmp_path / "longer")
+    told = hashlib.sha256((folder / "head.safetensors").read_bytes()).hexdigest()
+    for name, given in (
+        ("mtpc-hmm", {"head": str(folder)}),
+        ("esp+mtpc-hmm", {"mtpc-hmm.head": f"{folder}/../mine"}),
+    ):
+        settings = Settings(prompt="w1 w2 w3", mode="raw", drafter=name, drafter_options=given)
+        run = start(verifier, settings)[1]
+        assert run.drafter_weights == (DrafterWeights("mtpc-hmm", "mine", told),)
+    longer = make_drafter("mtpc-hmm", {"head": str(tmp_path / "longer")}, verifier, SAMPLING)
+    assert weights_of(longer)[0].sha256 not in ("", told)
+    assert (
+        start(verifier, Settings(prompt="w1", mode="raw", drafter="pld"))[1].drafter_weights == ()
+    )
 
 
 def test_a_head_of_ones_own_is_found_by_its_folder(

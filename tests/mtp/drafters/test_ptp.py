@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from mtp.decode import Decoding
+from mtp.decode import Decoding, Request
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Context
-from mtp.drafters.build import make_drafter
+from mtp.drafters.build import make_drafter, weights_of
 from mtp.drafters.ptp import Guess, ParallelTokens
 from mtp.errors import InputError, ModelError
 from mtp.models.backbone import Backbone, Block
@@ -28,6 +28,7 @@ from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
 from mtp.ptp.files import save_ptp, shelved
 from mtp.ptp.weights import PtpConfig, PtpWeights, build_head, build_noise
+from mtp.records.trace import DrafterWeights
 from mtp.sampling import Noise, Sampling
 from tests.mtp.drafters.test_exact_drafters import FOUR_PROMPT, RUNS, chance_of, exact_texts
 
@@ -284,7 +285,90 @@ def test_rows_read_the_noise_of_their_place(tiny: Tiny) -> None:
     for row, (owner, slot) in enumerate(zip(draft.probes.owner, draft.probes.slot, strict=True)):
         u = torch.tensor(noise.u(len(prompt) + owner + 1 + slot, "pick")).double()
         torch.testing.assert_close(draft.probes.embeds[row], weights.noise(u).detach())
-    assert (draft.insight or {})["branches"][0][:2] == [0, 4]  # type: ignore[index]
+    assert draft.insight()["branches"][0][:2] == [0, 4]  # type: ignore[operator]
+
+
+class Retold(ParallelTokens):
+    """Foresees behind each branch in turn as the next step would, had the text ended there."""
+
+    def _proposed(self, sizes: list[int], context: Context) -> list[dict[str, Any] | None]:
+        found = super()._proposed(sizes, context)
+        assert self._seen is not None
+        outcome, probes = self._seen
+        before, below = self._states, self._below
+        start = 0
+        for d, size in enumerate(sizes):
+            said = found[d]
+            assert (said is None) == (size <= self.replaced)
+            if said is not None:
+                drafts = outcome.draft.tree.token_ids[:d]
+                text = [*context.token_ids, *drafts, said["own"]["id"]]
+                if self.hidden_layers:
+                    states = outcome.hidden[-1][: d + 1]
+                    known = states if before is None else torch.cat([before, states])
+                    self._states = known[-(self.weights.config.head_context + 1) :]
+                self._below = self._branch(probes, start, start + size)
+                alone = self._foresee(replace(context, token_ids=text))
+                assert said["token_ids"] == [guess.token for guess in alone]
+                assert len(said["token_ids"]) == size - self.replaced
+            start += size
+        self._states, self._below = before, below
+        return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("head_layers", "head_context"), [(0, 0), (1, 0), (2, 9)])
+@pytest.mark.parametrize("verification", ["coupled", "rejection"])
+def test_the_record_tells_what_each_branch_proposed(
+    verification: str,
+    head_layers: int,
+    head_context: int,
+    variant: str,
+    tiny: Tiny,
+    prompt: Prompt,
+    write: Write,
+) -> None:
+    model = tiny("llama")
+    weights = weights_for(model, variant, 0.1, head_layers, 3, head_context)
+    layouts: list[dict[str, Any]] = [{"budget": 9}, {"branching": "full"}, {"branching": "single"}]
+    went_on = lost = 0
+    for layout in layouts:
+        for seed, length in ((0, 12), (1, 1)):
+            made = Retold(weights, Backbone(model), 4, text_of=lambda token: f"<{token}>", **layout)
+            run = write(
+                Backbone(model),
+                made,
+                prompt_ids=prompt(seed)[:length],
+                sampling=Sampling(1.0),
+                seed=seed,
+                verification=verification,
+                max_new_tokens=24,
+            )
+            for step, after in zip(run.steps, run.steps[1:], strict=False):
+                proposed = (step.insight or {}).get("proposed", [])
+                goes_on = (after.insight or {}).get("from")
+                lost += sum(one is not None for one in proposed) - (goes_on is not None)
+                if goes_on is None:
+                    continue
+                said = proposed[goes_on]
+                assert step.tree.status.count("accepted") == goes_on
+                assert said["own"]["id"] == step.committed[goes_on].id == after.root.id
+                assert said["texts"] == [f"<{token}>" for token in said["token_ids"]]
+                drafted = after.tree.token_ids
+                assert drafted == tuple(said["token_ids"][: len(drafted)])
+                went_on += bool(drafted)
+    assert went_on > 10 and lost > 10
+
+
+def test_measuring_tells_no_proposals(tiny: Tiny, tiny_vocabulary: Vocabulary) -> None:
+    """In a brief run the head does not run for branches that nobody looks at."""
+    model = tiny("llama")
+    made = ParallelTokens(weights_for(model, "o-ptp", head_layers=1), Backbone(model), 4)
+    made._proposed = lambda *_: pytest.fail("asked")  # type: ignore[method-assign,misc]
+    request = Request(prompt_ids=(1, 2, 3), max_new_tokens=12)
+    decoding = Decoding(Backbone(model), tiny_vocabulary, made, request, brief=True)
+    assert len(list(decoding)) > 2
+    assert all((step.insight or {}).get("kind") in (None, "empty") for step in decoding.steps)
 
 
 def test_few_tokens_left_and_near_the_context_limit(
@@ -313,6 +397,8 @@ def test_drafters_on_disk(
     save_ptp(weights, tmp_path / "mine", "tiny", {"steps": 3}, torch.float32)
     made = make_drafter("c-ptp", {"weights": str(tmp_path / "mine")}, verifier, SAMPLING)
     assert isinstance(made, ParallelTokens)
+    assert weights_of(made) == (DrafterWeights("c-ptp", "mine", made.weights.sha256()),)
+    assert made.text_of(3) == tiny_vocabulary.text_of(3)
     assert made.weights.config == weights.config
     assert made.weights.config.chance(0.25) == pytest.approx(0.3)
     assert made.weights.config.chance(2.0) == 0.9
@@ -338,6 +424,8 @@ def test_drafters_on_disk(
     (tmp_path / "mine" / "ptp.json").unlink()
     cold = make_drafter("c-ptp", {}, verifier, SAMPLING)
     assert isinstance(cold, ParallelTokens) and cold.weights.config.temperature == 0.7
+    assert [one.folder for one in weights_of(warm)] == ["at-1.0"]
+    assert [one.folder for one in weights_of(cold)] == ["at-0.7"]
     narrow = replace(weights.config, temperature=0.7, top_p=0.9)
     save_ptp(replace(weights, config=narrow), tmp_path / "at-0.7-p0.9", "tiny")
     found = shelved("c-ptp", verifier, Sampling(0.7, top_p=0.9))

@@ -12,12 +12,14 @@ import pytest
 
 from mtp.decode import Decoding, Request, software
 from mtp.drafters.pld import PromptLookup
+from mtp.drafters.ptp import ParallelTokens
 from mtp.errors import TraceError
 from mtp.models.backbone import Backbone
 from mtp.records.trace import (
     MAX_BYTES,
     VERSION,
     Branch,
+    DrafterWeights,
     Run,
     TokenText,
     Trace,
@@ -26,6 +28,7 @@ from mtp.records.trace import (
     text_of,
 )
 from mtp.sampling import Sampling
+from tests.mtp.drafters.test_ptp import weights_for
 
 SAVED = Path(__file__).parents[3] / "assets" / "traces"
 
@@ -182,6 +185,33 @@ def test_recorded_runs_of_the_app_can_be_opened(path: Path) -> None:
     assert saved.summary.new_tokens == sum(len(step.committed) for step in saved.steps) >= len(ids)
 
 
+def test_a_run_of_noise_rows_comes_back_with_what_its_branches_proposed(
+    tiny: Callable[[str], Any], tiny_vocabulary: Any
+) -> None:
+    backbone = Backbone(tiny("llama"))
+    weights = weights_for(tiny("llama"), "o-ptp", head_layers=1)
+    drafter = ParallelTokens(weights, backbone, text_of=tiny_vocabulary.text_of)
+    request = Request(prompt_ids=(1, 2, 3, 4), sampling=Sampling(1.0), seed=3)
+    decoding = Decoding(backbone, tiny_vocabulary, drafter, request)
+    for _ in decoding:
+        pass
+    told = DrafterWeights("o-ptp", "tiny-o-ptp", "f" * 64)
+    made = decoding.trace(replace(RUN, drafter="o-ptp", drafter_weights=(told,)))
+    written = made.to_json()
+    assert Trace.from_json(written) == made
+    assert Trace.from_json(written).run.drafter_weights == (told,)
+    assert len(written) / len(made.steps) < 4500
+    proposed = [one for step in made.steps for one in (step.insight or {}).get("proposed", [])]
+    one = next(one for one in proposed if one is not None)
+    assert one["texts"] == [f"w{token}" for token in one["token_ids"]] != []
+    assert one["own"] == {"id": one["own"]["id"], "text": f"w{one['own']['id']}"}
+    older = json.loads(written)  # before proposals and weights were recorded
+    del older["run"]["drafter_weights"]
+    for step in older["steps"]:
+        (step["insight"] or {}).pop("proposed", None)
+    assert Trace.from_json(json.dumps(older)).run.drafter_weights == ()
+
+
 # What is not a trace
 
 
@@ -237,6 +267,7 @@ def test_a_file_that_is_too_large() -> None:
 Change = Callable[[dict[str, Any]], object]
 
 
+PROPOSED = {"kind": "ptp", "from": None, "branches": [[0, 0, 0.5], [1, 4, 0.5]]}
 BROKEN: dict[str, tuple[Change, str]] = {
     "no run": (lambda plain: plain.pop("run"), "broken at run"),
     "no summary": (lambda plain: plain.pop("summary"), "broken at summary"),
@@ -322,6 +353,25 @@ BROKEN: dict[str, tuple[Change, str]] = {
             insight={"kind": "ptp", "from": None, "branches": [[1, 2]]}
         ),
         "branches are not drafts, rows and a chance each",
+    ),
+    "proposals of fewer branches": (
+        lambda plain: drafting(plain).update(insight=PROPOSED | {"proposed": [None]}),
+        "what its branches proposed is not told of each",
+    ),
+    "a proposal without texts": (
+        lambda plain: drafting(plain).update(
+            insight=PROPOSED
+            | {"proposed": [None, {"own": {"id": 1, "text": "a"}, "token_ids": [2], "texts": []}]}
+        ),
+        "what its branches proposed is not told of each",
+    ),
+    "a proposal in words": (
+        lambda plain: drafting(plain).update(insight=PROPOSED | {"proposed": ["a", "b"]}),
+        "what its branches proposed is not told of each",
+    ),
+    "weights without a name": (
+        lambda plain: plain["run"].update(drafter_weights=[{"sha256": "f"}]),
+        "broken at run.drafter_weights.0",
     ),
     "components that are not": (
         lambda plain: drafting(plain).update(insight={"kind": "circuit", "components": [[1]]}),
