@@ -13,11 +13,15 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Point:
-    """A moment of training: noise rows seen, minutes, tokens per call on held-out completions."""
+    """A moment of training: noise rows seen, minutes, drafts accepted per call on held-out
+    completions; and `unread`, the same where the rows are given noise of another draw, which is
+    what a drafter blind to its noise brings.
+    """
 
     rows: int
     minutes: float
-    tokens_per_call: float
+    accepted: float
+    unread: float
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,9 @@ class Trained:
     curve: tuple[Point, ...]
 
     @property
-    def tokens_per_call(self) -> float:
-        """At the end of its training."""
-        return self.curve[-1].tokens_per_call
+    def last(self) -> Point:
+        """The end of its training."""
+        return self.curve[-1]
 
 
 @dataclass(frozen=True)

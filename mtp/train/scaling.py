@@ -141,27 +141,30 @@ def train(
         loss = token_loss(found, windows, logits, recipe.discount)
         loop.update(loss, rows=int(windows.counted.sum()))
         if loop.due:
-            brought = tokens_per_call(drafter, survey, held_out, recipe)
-            line = loop.save({"tokens_per_call": brought})
+            stood = accepted_per_call(drafter, survey, held_out, recipe)
+            unread = accepted_per_call(drafter, survey, held_out, recipe, another=True)
+            line = loop.save({"accepted": stood, "unread": unread})
             report(
                 f"{recipe.hidden}/{recipe.layers}/{recipe.heads}, step {line['step']}, "
                 f"{line['seconds'] / 60:.1f} min, {line['rows'] / 1e6:.2f}M rows: loss "
-                f"{line['loss']:.3f}, {brought:.2f} tokens per call held out"
+                f"{line['loss']:.3f}, {stood:.2f} accepted per call held out, {unread:.2f} with "
+                "another draw's noise"
             )
     return drafter
 
 
 @torch.no_grad()
-def tokens_per_call(
-    drafter: Drafter, survey: Survey, texts: Sequence[Text], recipe: Recipe
+def accepted_per_call(
+    drafter: Drafter, survey: Survey, texts: Sequence[Text], recipe: Recipe, another: bool = False
 ) -> float:
-    """Tokens a verifier call brings on held-out samples, whose noise is drawn in their intervals.
+    """Drafts that stand per verifier call on held-out samples, whose noise is drawn in their
+    intervals; with `another`, the rows read noise of another draw.
 
     Coupled decoding of just these texts: behind each root the drafter foresees `length` tokens;
     those right in a row stand, and the verifier adds one.
     """
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
-    calls, tokens = 0, 0
+    calls, accepted = 0, 0
     for start in range(0, len(texts), recipe.texts):
         some = texts[start : start + recipe.texts]
         found = survey.read(some)
@@ -170,18 +173,22 @@ def tokens_per_call(
         ends = torch.tensor([len(text.ids) - 1 for text in some])
         while bool((roots < ends).any()):
             active = roots < ends
-            right = _right(drafter, found, roots.clamp(max=found.ids.shape[1] - 2), shares, recipe)
+            windows = windows_behind(
+                found, roots.clamp(max=found.ids.shape[1] - 2)[:, None], recipe.length
+            )
+            noise = noise_of(found, windows, shares.gather(1, windows.place))
+            if another:
+                noise = torch.rand(noise.shape, generator=generator, dtype=noise.dtype)
+            right = _right(drafter, found, windows, noise)
             step = torch.minimum(right + 1, ends - roots)
             calls += int(active.sum())
-            tokens += int(step[active].sum())
+            accepted += int(torch.minimum(right, ends - roots)[active].sum())
             roots = roots + torch.where(active, step, torch.zeros_like(step))
-    return tokens / max(1, calls)
+    return accepted / max(1, calls)
 
 
-def _right(drafter: Drafter, found: Read, roots: Tensor, shares: Tensor, recipe: Recipe) -> Tensor:
-    """How many tokens right in a row (B,) the drafter foresees behind each root (B,)."""
-    windows = windows_behind(found, roots[:, None], recipe.length)
-    noise = noise_of(found, windows, shares.gather(1, windows.place))
+def _right(drafter: Drafter, found: Read, windows: Windows, noise: Tensor) -> Tensor:
+    """How many tokens right in a row (B,) the drafter foresees in one window a text."""
     logits = drafter.rows(drafter.text(found.ids), windows, noise)
     wanted = found.ids.gather(1, (windows.place + 1).clamp(max=found.ids.shape[1] - 1))
     hits = (logits.argmax(-1) == wanted) & windows.counted
@@ -253,7 +260,10 @@ def run(args: argparse.Namespace) -> int:
         )
         points = tuple(
             Point(
-                int(line["rows"]), round(line["seconds"] / 60, 2), round(line["tokens_per_call"], 4)
+                int(line["rows"]),
+                round(line["seconds"] / 60, 2),
+                round(line["accepted"], 4),
+                round(line["unread"], 4),
             )
             for line in read_curve(folder)
         )

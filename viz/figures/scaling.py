@@ -13,13 +13,22 @@ HEIGHT = 340
 
 
 def figure(study: Scaling, texts: Mapping[str, str]) -> go.Figure:
-    """Left: tokens per call over parameters, one point a size. Right: over noise rows seen, one
-    line a size, in the same colours.
+    """Left: drafts accepted per call over parameters, one point a size, and below it what is left
+    with noise of another draw. Right: over noise rows seen, one line a size, in the same colours.
     """
     drawn = go.Figure()
     drawn.add_scatter(
         x=[one.parameters for one in study.sizes],
-        y=[one.tokens_per_call for one in study.sizes],
+        y=[one.last.unread for one in study.sizes],
+        mode="lines+markers",
+        line={"color": theme.NEUTRAL_TEXT, "width": 1, "dash": "dot"},
+        marker={"size": 9, "symbol": "circle-open", "color": theme.NEUTRAL_TEXT},
+        hovertemplate=texts["noise.scaling.unread"] + "<extra></extra>",
+        name="unread",
+    )
+    drawn.add_scatter(
+        x=[one.parameters for one in study.sizes],
+        y=[one.last.accepted for one in study.sizes],
         mode="lines+markers+text",
         text=[one.label for one in study.sizes],
         textposition="top center",
@@ -35,7 +44,7 @@ def figure(study: Scaling, texts: Mapping[str, str]) -> go.Figure:
     for index, one in enumerate(study.sizes):
         drawn.add_scatter(
             x=[point.rows for point in one.curve],
-            y=[point.tokens_per_call for point in one.curve],
+            y=[point.accepted for point in one.curve],
             mode="lines+markers",
             line={"color": theme.DRAFTERS[index % len(theme.DRAFTERS)], "width": 2},
             marker={"size": 5},
@@ -43,7 +52,7 @@ def figure(study: Scaling, texts: Mapping[str, str]) -> go.Figure:
             name=one.label,
             hovertemplate=one.label + "<br>" + texts["noise.scaling.curve"] + "<extra></extra>",
         )
-    most = max((point.tokens_per_call for one in study.sizes for point in one.curve), default=1.0)
+    most = max((point.accepted for one in study.sizes for point in one.curve), default=1.0)
     drawn.update_layout(
         **theme.layout(
             HEIGHT,
@@ -54,7 +63,7 @@ def figure(study: Scaling, texts: Mapping[str, str]) -> go.Figure:
                     "zeroline": False, "fixedrange": True,
                     "title": {"text": texts["noise.scaling.x2"], "standoff": 8,
                               "font": {"size": theme.SIZES["small"]}}},
-            yaxis={"range": [1, 1 + (most - 1) * 1.2 + 0.05], "fixedrange": True,
+            yaxis={"range": [0, most * 1.2 + 0.05], "fixedrange": True,
                    "title": {"text": texts["noise.scaling.y"]}},
             dragmode=False,
         )
