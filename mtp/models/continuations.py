@@ -66,8 +66,8 @@ class Continuations:
 
         Fewer than n columns come back once `stop()` is true.
         """
-        sizes = [len(part) for part in torch.arange(count).split(self._rows)]
-        caches = [self._behind() for _ in sizes]
+        pieces = torch.arange(count).split(self._rows)
+        caches = [self._behind() for _ in pieces]
         log_probs = self._first.expand(count, -1)
         tokens, logs = [], []
         for step in range(self.length):
@@ -76,10 +76,9 @@ class Continuations:
             logs.append(log_probs.gather(1, drawn))
             if step + 1 == self.length or stop():
                 break
-            parts = zip(drawn.split(sizes), caches, strict=True)
-            log_probs = torch.cat(
-                [self._log_probs(self._run(part, cache).logits[:, -1]) for part, cache in parts]
-            )
+            log_probs = torch.empty_like(log_probs, memory_format=torch.contiguous_format)
+            for piece, cache in zip(pieces, caches, strict=True):
+                log_probs[piece] = self._log_probs(self._run(drawn[piece], cache).logits[:, -1])
         return torch.cat(tokens, 1), torch.cat(logs, 1)
 
     def score(self, windows: Tensor) -> Tensor:
