@@ -1,67 +1,36 @@
-"""A circuit's view as the page shows it: figures, tables and sentences, with and without evidence.
-
-Without evidence everything is in the record; with some, the circuit is conditioned anew, which
-takes torch but no model.
-"""
+"""A circuit's view as the page shows it: figures, tables and sentences; opening saved views."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
+from mtp.circuits.structure import build
 from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.records.circuit import Beliefs, CircuitView, Sample
+from mtp.records.circuit import CircuitView, Mark, Sample
 from viz import circuit_tables as tables
 from viz import measured, panel
+from viz.circuit_asked import Answer, Asked, answer
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
 from viz.figures.circuit_graph import Lit
 from viz.figures.tokens import visible
-from viz.runs import Kept, imported
+from viz.runs import Kept
 from viz.texts import table, text
-
-if TYPE_CHECKING:
-    from mtp.circuits.circuit import Circuit
 
 VIEWS = panel.ASSETS / "circuits"
 FIRST = "btree-8"  # the recorded view that is shown first
-MOST_GIVEN = 400  # characters of a window that a person types
-MOST_DRAWN = 100_000  # samples in a row
+MARKS: tuple[Mark, ...] = ("broken", "word", "unlikely")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A view and where it comes from: a recorded one has a name."""
+    """A view and where it comes from: a recorded one has a name; else from a model or a file."""
 
     view: CircuitView
     recorded: str | None = None
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a person asks of a circuit: a window's beginning, a latent's state, a sample.
-
-    sample: (joint | independent | drawn, number).
-    """
-
-    given: str = ""
-    clamped: tuple[int, int] | None = None
-    sample: tuple[str, int] | None = None
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The circuit under what was asked. `latents`: its beliefs, or with a sample chosen the
-    posterior given that sample (and the held state). `before`: of the held state, without evidence.
-    """
-
-    tokens: tuple[int, ...]
-    now: Beliefs
-    latents: Beliefs
-    sample: Sample | None
-    before: float
+    opened: bool = False
 
 
 def recorded_names() -> list[str]:
@@ -80,88 +49,39 @@ def keep_recorded(name: str, views: Kept[Shown]) -> str:
     return key
 
 
+def opened_from(content: bytes) -> CircuitView:
+    """A saved view. Raises TraceError for what is none."""
+    view = CircuitView.from_json(content)
+    try:
+        structure = build(view.circuit, view.window, view.rank)
+    except InputError as error:
+        raise TraceError(text("circuit.error.structure", why=str(error))) from error
+    latents = tuple((one.parent, one.start, one.stop) for one in view.beliefs.latents)
+    owners = tuple(one.owner for one in view.beliefs.positions)
+    wanted = tuple((one.parent, one.start, one.stop) for one in structure.latents)
+    if (latents, owners) != (wanted, structure.owners):
+        raise TraceError(text("circuit.error.structure", why=text("circuit.error.latents")))
+    return view
+
+
 def label_of(view: CircuitView) -> str:
     """A view in a few words."""
-    circuit = text(f"circuit.name.{view.circuit}")
     return text(
-        "circuit.label",
-        circuit=circuit,
+        "circuit.label.adapted" if view.lora else "circuit.label",
+        circuit=text(f"circuit.name.{view.circuit}"),
         window=view.window,
+        rank=view.rank,
+        lora=view.lora,
         model=view.model,
         temperature=view.temperature,
     )
 
 
-def asked_from(plain: object) -> Asked:
-    """What the page asks, {"given", "clamp": [latent, state], "sample": [kind, number]}, checked
-    for its form. Raises InputError.
-    """
-    if not isinstance(plain, dict):
-        raise InputError(text("circuit.error.asked"))
-    words, clamp, sample = plain.get("given") or "", plain.get("clamp"), plain.get("sample")
-    if not isinstance(words, str) or not _pair(clamp, int) or not _pair(sample, str):
-        raise InputError(text("circuit.error.asked"))
-    if len(words) > MOST_GIVEN:
-        raise InputError(text("circuit.error.long", most=MOST_GIVEN))
-    clamped = None if clamp is None else (clamp[0], clamp[1])
-    return Asked(words, clamped, None if sample is None else (sample[0], sample[1]))
-
-
-def _pair(value: object, first: type) -> bool:
-    if value is None:
-        return True
-    whole = isinstance(value, list) and len(value) == 2 and isinstance(value[0], first)
-    return whole and isinstance(value[1], int) and not isinstance(value[1], bool)  # type: ignore[index]
-
-
-def answer(view: CircuitView, asked: Asked) -> Answer:
-    """Conditions the circuit on what was asked. Raises InputError for what is not there, or for
-    evidence that the circuit finds impossible.
-    """
-    tokens = view.read(asked.given)
-    if not tokens and asked.clamped is None and asked.sample is None:
-        return Answer((), view.beliefs, view.beliefs, None, 0.0)
-    imported("mtp.circuits.view")
-    from mtp.circuits.view import beliefs, circuit_of, given
-
-    circuit = circuit_of(view.circuit, view.numbers)
-    held, log_evidence = given(circuit, tokens, asked.clamped)
-    plain = not tokens and asked.clamped is None
-    now = view.beliefs if plain else beliefs(held, log_evidence, circuit)
-    sample = _sample(view, asked.sample, held)
-    latents = now
-    if sample is not None:
-        latents = beliefs(given(circuit, view.cut(sample.tokens), asked.clamped)[0])
-    before = 0.0
-    if asked.clamped is not None:
-        latent, state = asked.clamped
-        before = view.beliefs.latents[latent].marginal[state]
-    return Answer(tokens, now, latents, sample, before)
-
-
-def _sample(view: CircuitView, asked: tuple[str, int] | None, held: Circuit) -> Sample | None:
-    if asked is None:
-        return None
-    kind, number = asked
-    if kind == "drawn" and 0 < number <= MOST_DRAWN:
-        from mtp.circuits.view import draw_one
-
-        tokens, states, log_q = draw_one(held, view.seed, number)
-        return Sample(tokens, states, view.shown(tokens), log_q, float("nan"), ())
-    samples = {"joint": view.joint, "independent": view.independent}.get(kind, ())
-    if not 0 <= number < len(samples):
-        raise InputError(text("circuit.error.sample"))
-    return samples[number]
-
-
 def view_of(shown: Shown) -> dict[str, Any]:
     """All of a view that no question changes."""
     view = shown.view
-    figures = {
-        "information": panel.plain_figure(circuit_samples.information(view, table())),
-        "verdicts": panel.plain_figure(circuit_samples.verdicts(view, table())),
-    }
-    numbers = {"information": tables.information(view), "verdicts": tables.verdicts(view)}
+    figures = {"verdicts": panel.plain_figure(circuit_samples.verdicts(view, table()))}
+    numbers = {"verdicts": tables.verdicts(view)}
     said = ""
     compared = measured.read(measured.CIRCUITS)
     if compared is not None and compared.plan["model"] == view.model:
@@ -169,22 +89,19 @@ def view_of(shown: Shown) -> dict[str, Any]:
         figures["acceptance"] = measured.figure(compared)
         numbers["acceptance"] = measured.numbers(compared)
     return {
-        "label": text("circuit.recorded" if shown.recorded else "circuit.own"),
+        "label": text(f"circuit.{_origin(shown)}"),
         "title": label_of(view),
         "link": _link(shown),
         "name": f"draftscope-circuit-{view.circuit}-{view.window}.json",
         "latents": len(view.beliefs.latents),
+        "window": view.window,
         "context": view.context,
         "prompt": view.prompt,
         "counts": {
-            kind: text(
-                f"circuit.count.{kind}",
-                bad=sum(bool(s.marks) for s in samples),
-                all=len(samples),
-                median=tables.signed(statistics.median(s.log_p for s in samples)),
-            )
-            for kind, samples in (("joint", view.joint), ("independent", view.independent))
+            "joint": _counts(view, view.joint),
+            "independent": _counts(view, view.independent),
         },
+        "compared": _compared(view),
         "samples": {
             "joint": [tables.listed(one) for one in view.joint],
             "independent": [tables.listed(one) for one in view.independent],
@@ -197,6 +114,37 @@ def view_of(shown: Shown) -> dict[str, Any]:
         "figures": figures,
         "tables": numbers,
     }
+
+
+def _origin(shown: Shown) -> str:
+    return "recorded" if shown.recorded else "opened" if shown.opened else "own"
+
+
+def _counts(view: CircuitView, samples: tuple[Sample, ...]) -> list[str]:
+    """How many samples have each kind of mark, each count in words."""
+    counts = []
+    for kind in MARKS:
+        marked = sum(any(mark.kind == kind for mark in one.marks) for one in samples)
+        unknown = kind == "word" and view.known_words is None
+        key = f"circuit.count.{kind}" + (".unknown" if unknown else "")
+        counts.append(text(key, count=marked, all=len(samples)))
+    return counts
+
+
+def _compared(view: CircuitView) -> str:
+    """How far the median of each kind of sample is from the verifier's own, in nats."""
+    medians = circuit_samples.medians(view)
+    own = medians["verifier"]
+    return text(
+        "circuit.compared",
+        own=tables.signed(own),
+        joint=_beside(medians["joint"] - own),
+        independent=_beside(medians["independent"] - own),
+    )
+
+
+def _beside(nats: float) -> str:
+    return text("circuit.below" if nats < 0 else "circuit.above", nats=f"{abs(nats):.1f}")
 
 
 def look_at(shown: Shown, asked: Asked) -> dict[str, Any]:
@@ -214,23 +162,47 @@ def look_at(shown: Shown, asked: Asked) -> dict[str, Any]:
     graph = circuit_graph.figure(view, found.now, texts, asked.clamped, lit)
     states = sample.states if sample is not None else ()
     latents = circuit_beliefs.latents(view, found.latents, texts, asked.clamped, states)
+    known = circuit_samples.information(view, found.information, texts, asked.pair)
+    evidence = bool(found.tokens or asked.clamped)
     return {
         "figures": {
             "graph": panel.plain_figure(graph),
             "latents": panel.plain_figure(latents),
             "marginals": panel.plain_figure(circuit_beliefs.marginals(view, found.now, texts)),
+            "information": panel.plain_figure(known),
         },
         "tables": {
             "graph": tables.weights(found.now),
             "latents": tables.states(view, found.latents),
             "marginals": tables.tokens(view, found.now),
+            "information": tables.information(view, found.information),
         },
-        "read": len(found.tokens),
-        "bars": [view.text_of(share.token) for one in found.now.positions for share in one.top],
+        "tokens": list(found.tokens),
+        "texts": [visible(view.text_of(token)) for token in found.tokens],
+        "bars": [share.token for one in found.now.positions for share in one.top],
         "said": _said(view, asked, found),
         "posterior": text("circuit.posterior.sample" if sample else "circuit.posterior.evidence")
-        if sample or found.tokens or asked.clamped
+        if sample or evidence
         else text("circuit.posterior.prior"),
+        "informed": text("circuit.informed.evidence" if evidence else "circuit.informed.prior"),
+        "pair": _pair_said(view, asked.pair, found) if asked.pair else None,
+    }
+
+
+def _pair_said(view: CircuitView, pair: tuple[int, int], found: Answer) -> dict[str, Any]:
+    """What two positions say of each other: a sentence, and a table of their likeliest pairs."""
+    first, second = pair
+    bits = found.information[first][second]
+    return {
+        "said": text(
+            "circuit.pair",
+            first=first + 1,
+            second=second + 1,
+            bits=tables.number(bits),
+            one=tables.number(found.information[first][first]),
+            other=tables.number(found.information[second][second]),
+        ),
+        **tables.pairs(view, pair, found.pairs),
     }
 
 
@@ -269,7 +241,8 @@ def _link(shown: Shown) -> str | None:
         {
             "tab": "circuit", "model": view.model, "dtype": view.dtype, "mode": view.mode,
             "seed": str(view.seed), "circuit": view.circuit, "window": str(view.window),
-            "context": view.prompt, "answer": view.answer,
+            "rank": str(view.rank), "lora": str(view.lora), "context": view.prompt,
+            "answer": view.answer,
         }
     )  # fmt: skip
     return query if len(query) <= panel.LINK_LENGTH else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from mtp.records.circuit import Beliefs, CircuitView, Sample
+from mtp.records.circuit import Beliefs, CircuitView, Pair, Sample
 from viz.figures.tokens import visible
 from viz.texts import text
 
@@ -76,13 +77,23 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{value:.{digits}f}".replace("-", "\u2212")
 
 
-def information(view: CircuitView) -> dict[str, Any]:
-    """Mutual information of positions, in bits."""
+def information(view: CircuitView, now: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Mutual information of positions, in bits; their entropies on the diagonal."""
     rows = [
         [name, *(number(value) for value in row)]
-        for name, row in zip(_offsets(view), view.information, strict=True)
+        for name, row in zip(_offsets(view), now, strict=True)
     ]
     return {"heads": [text("circuit.information.x"), *_offsets(view)], "rows": rows}
+
+
+def pairs(view: CircuitView, places: tuple[int, int], found: Sequence[Pair]) -> dict[str, Any]:
+    """Pairs of tokens at two positions, jointly and as if the positions were independent."""
+    rows = [
+        [*(visible(view.text_of(token)) for token in one.tokens), number(one.p), number(one.apart)]
+        for one in found
+    ]
+    heads = [*(f"+{place + 1}" for place in places), *_heads("pair", "apart")]
+    return {"heads": heads, "rows": rows}
 
 
 def verdicts(view: CircuitView) -> dict[str, Any]:

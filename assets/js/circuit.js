@@ -1,7 +1,10 @@
-// A circuit looked at: what is asked (a window, a clamp, a sample) goes to the server, which
-// answers with the graph, the latents and the marginals under it; the rest of the view stays.
+// A circuit looked at: what is asked (a window, a clamp, a sample, a pair) goes to the server, which
+// answers with the figures under it; the rest of the view stays. A window begins with the tokens
+// `taken`, which clicks chose, and goes on with the text `given`.
 
-const NOTHING = { given: "", clamp: null, sample: null };
+const NOTHING = { taken: [], given: "", clamp: null, sample: null, pair: null };
+const INK = "#1B1E23"; // stands in figures for the page's ink
+const CONTROL = /[\u0000-\u001f\u007f]/; // what a line of text cannot hold
 const view = { pulled: null, key: null, data: null, asked: NOTHING, answer: null, answered: null, drawnNumber: 0, touched: false };
 let asking = null;
 const FIGURES = ["graph", "marginals", "verdicts", "latents", "information", "acceptance"];
@@ -11,7 +14,7 @@ async function pullView() {
   const value = props.value;
   if (element.offsetParent === null || value === view.pulled) return; // a hidden tab waits
   view.pulled = value;
-  const asks = Boolean(value?.ask && (value.ask.given || value.ask.clamp || value.ask.sample));
+  const asks = Object.keys(NOTHING).some((name) => value?.ask?.[name]?.length);
   if (!value?.view || (value.view === view.key && !asks)) return;
   const key = value.view;
   const first = view.key === null;
@@ -40,10 +43,10 @@ function showView() {
   find("context").replaceChildren(behind, make("span", { class: "ds-context-text" }, visibleBreaks(data.context)), make("span", { class: "ds-context-end" }, "▏"));
   find("context").title = data.prompt;
   find("words").textContent = data.words;
-  find("bound").textContent = data.bound;
   find("measured").textContent = data.measured;
+  find("compared").textContent = data.compared;
   for (const kind of ["joint", "independent"]) {
-    find(`count-${kind}`).textContent = data.counts[kind];
+    find(`count-${kind}`).replaceChildren(...data.counts[kind].map((words) => make("span", {}, words)));
     find(kind).replaceChildren(...data.samples[kind].map((sample, index) => sampleButton(kind, index, sample)));
   }
   find("clamp-box").hidden = data.latents === 0;
@@ -61,7 +64,7 @@ function sampleButton(kind, index, sample) {
     { type: "button", class: `ds-sample${sample.marks.length ? " ds-sample-bad" : ""}`, "data-kind": kind, "data-index": index, "aria-pressed": "false", onclick: () => chooseSample(kind, index) },
     make("span", { class: "ds-sample-text" }, sample.text),
     make("span", { class: "ds-sample-marks" }, ...marks),
-    make("span", { class: "ds-sample-p", title: TEXTS["circuit.log_p.is"] }, sample.log_p),
+    make("span", { class: "ds-sample-p" }, sample.log_p),
   );
   return make("li", {}, button);
 }
@@ -101,14 +104,24 @@ async function look() {
 
 function show(answer, fault) {
   complain(answer.error ?? fault);
-  if (!answer.error) Object.assign(view, { answer, answered: view.key });
+  if (!answer.error) {
+    Object.assign(view, { answer, answered: view.key });
+    if (CONTROL.test(view.asked.given)) view.asked = { ...view.asked, taken: answer.tokens, given: "" };
+  }
   showChosen();
   rememberAddress();
   if (answer.error) return;
   find("caption").textContent = answer.said;
   find("posterior").textContent = answer.posterior;
+  find("informed").textContent = `${answer.informed} ${view.data.bound}`.trim();
+  showPair(answer.pair);
   figureArea("graph").setAttribute("aria-label", answer.said);
   drawAll();
+}
+
+function showPair(pair) {
+  find("pair").hidden = !pair;
+  if (pair) find("pair").replaceChildren(make("p", { class: "ds-note" }, pair.said), make("div", { class: "ds-table-box" }, table(pair.heads, pair.rows)));
 }
 
 function complain(sentence) {
@@ -117,14 +130,29 @@ function complain(sentence) {
 }
 
 function showChosen() {
-  const { sample, clamp, given } = view.asked;
+  const { sample, clamp, given, taken, pair } = view.asked;
   element.querySelectorAll(".ds-sample").forEach((button) => {
     const chosen = sample && button.dataset.kind === sample[0] && Number(button.dataset.index) === sample[1];
     button.setAttribute("aria-pressed", String(Boolean(chosen)));
   });
-  find("clear").disabled = !sample && !clamp && !given;
+  find("clear").disabled = !sample && !clamp && !given && !taken.length && !pair;
+  showTaken();
   if (document.activeElement !== find("given")) find("given").value = given;
   fillSelects();
+}
+
+// The tokens that clicks chose, each a button that takes itself and what follows back.
+function showTaken() {
+  const texts = view.answer?.texts ?? [];
+  const taken = view.answer?.tokens.slice(0, view.asked.taken.length).join() === view.asked.taken.join() ? view.asked.taken : [];
+  const chip = (text, place) => make("button", { type: "button", class: "ds-taken", "aria-label": fill("circuit.untake", { token: text }), title: fill("circuit.untake", { token: text }), onclick: () => untake(place) }, text);
+  find("taken").replaceChildren(...taken.map((_, place) => chip(texts[place], place)));
+}
+
+function untake(place) {
+  find("given").value = "";
+  ask({ taken: view.asked.taken.slice(0, place), given: "" });
+  find("given").focus();
 }
 
 function fillSelects() {
@@ -141,7 +169,7 @@ function fillSelects() {
 
 function drawAll() {
   if (!view.answer || element.offsetParent === null) return;
-  const all = { ...view.data.figures, ...view.answer.figures };
+  const all = inInk({ ...view.data.figures, ...view.answer.figures });
   for (const name of FIGURES) {
     element.querySelector(`[data-figure="${name}"]`).hidden = !all[name];
     if (!all[name]) continue;
@@ -166,22 +194,53 @@ function drawAll() {
   }
 }
 
+// Figures with the page's ink where they say what is chosen; it differs between light and dark.
+function inInk(figures) {
+  return JSON.parse(JSON.stringify(figures).replaceAll(INK, cssValue("--ds-ink")));
+}
+
 function bind(name, area) {
-  if (area.bound) return;
-  area.bound = true;
-  area.on("plotly_click", (event) => {
-    const { customdata: chosen, pointNumber } = event.points[0] ?? {};
+  bindOnce(area, "plotly_click", ({ points, event }) => {
+    const { customdata: chosen, pointNumber } = points[0] ?? {};
     if (!Array.isArray(chosen)) return;
     if (name === "graph" || name === "latents") toggleClamp(chosen[0], chosen[1]);
     if (name === "verdicts") chooseSample(chosen[0], chosen[1]);
-    if (name === "marginals") takeToken(chosen[3], view.answer.bars[pointNumber]);
+    if (name === "marginals") takeToken(chosen[3], view.answer.bars[pointNumber], event);
+    if (name === "information") choosePair(chosen);
+    if (name === "acceptance") chooseDecoder(chosen[0]);
   });
 }
 
-// A token of the first free position becomes the next one that the window begins with.
-function takeToken(position, text) {
-  const part = text.startsWith("\u2039"); // bytes that are no whole character cannot be typed
-  if (position === view.answer.read + 1 && !part) ask({ given: view.asked.given + text });
+// A token of the first free position becomes the next one that the window begins with; a click
+// elsewhere is told which position that is.
+function takeToken(position, token, event) {
+  const free = view.answer.tokens.length + 1;
+  if (position !== free) {
+    const full = free > view.data.window;
+    return tellAt(event, full ? TEXTS["circuit.full"] : fill("circuit.free", { position: free }));
+  }
+  clearTimeout(typing);
+  find("given").value = "";
+  ask({ taken: [...view.answer.tokens, token], given: "" });
+}
+
+function tellAt(event, words) {
+  showTip({ getBoundingClientRect: () => new DOMRect(event.clientX, event.clientY, 0, 0) }, words);
+  setTimeout(hideTip, 2500);
+}
+
+function choosePair(pair) {
+  const chosen = view.asked.pair;
+  ask({ pair: chosen && chosen[0] === pair[0] && chosen[1] === pair[1] ? null : pair });
+}
+
+// A decoder's sign leads to its row in the figure's table.
+function chooseDecoder(name) {
+  if (find("acceptance-table").hidden) toggleTable("acceptance", drawAll);
+  const rows = [...find("acceptance-table").querySelectorAll("tbody tr")];
+  const row = rows.find((one) => one.cells[0].textContent === name);
+  rows.forEach((one) => one.classList.toggle("ds-row-chosen", one === row));
+  row?.scrollIntoView({ block: "center" });
 }
 
 function ask(change) {
@@ -234,10 +293,12 @@ function rememberAddress() {
 
 function addressQuery() {
   const query = new URLSearchParams(view.data.link);
-  const { given, clamp, sample } = view.asked;
+  const { taken, given, clamp, sample, pair } = view.asked;
+  if (taken.length) query.set("taken", taken.join("."));
   if (given) query.set("given", given);
   if (clamp) query.set("clamp", `${clamp[0] + 1}.${clamp[1] + 1}`);
   if (sample) query.set("sample", `${sample[0]}.${sample[1] + (sample[0] === "drawn" ? 0 : 1)}`);
+  if (pair) query.set("pair", `${pair[0] + 1}.${pair[1] + 1}`);
   return query;
 }
 
@@ -249,6 +310,14 @@ async function save() {
   const answer = view.key ? await server.circuit_file(view.key) : { error: TEXTS["circuit.empty"] };
   if (answer.error) showTip(find("save"), answer.error);
   else download(view.data.name, answer.content, "application/json");
+}
+
+// With nothing before the cursor, backspace takes the last token back.
+function onGivenKey(event) {
+  const field = find("given");
+  if (event.key !== "Backspace" || field.selectionEnd !== 0 || !view.asked.taken.length) return;
+  event.preventDefault();
+  ask({ taken: view.asked.taken.slice(0, -1) });
 }
 
 // With the graph in focus, arrows move through the latents and their states; escape lets go.
@@ -274,9 +343,12 @@ for (const name of FIGURES) {
   buildFigure(name, `circuit.${name}`, drawAll);
   TABLES[name] = () => tableOf(name);
 }
-const WORDS = { sum: "circuit.sum", product: "circuit.product", input: "circuit.input", tree: "circuit.tree", clamp: "circuit.clamp", given: "circuit.given", hold: "circuit.hold" };
-for (const [name, key] of Object.entries(WORDS)) find(`is-${name}`).append(term(TEXTS[key], TEXTS[`${key}.is`]));
+for (const place of element.querySelectorAll("[data-term]")) {
+  const key = place.dataset.term;
+  place.append(term(TEXTS[key], TEXTS[`${key}.is`]));
+}
 find("given").addEventListener("input", onType);
+find("given").addEventListener("keydown", onGivenKey);
 find("latent").addEventListener("change", onSelect);
 find("state").addEventListener("change", onSelect);
 find("draw").addEventListener("click", drawNext);
@@ -284,6 +356,7 @@ find("clear").addEventListener("click", clearAll);
 find("save").addEventListener("click", save);
 find("link").addEventListener("click", copyLink);
 find("graph-frame").addEventListener("keydown", onGraphKey);
+new MutationObserver(drawAll).observe(document.body, { attributeFilter: ["class"] }); // light or dark
 let resizing = null;
 new ResizeObserver(() => { clearTimeout(resizing); resizing = setTimeout(() => { pullView(); drawAll(); }, 80); }).observe(element);
 watch("value", pullView);

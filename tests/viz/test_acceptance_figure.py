@@ -48,6 +48,7 @@ def test_points_are_the_tables_numbers():
     assert low < 1.0 and 4.5 < high < 5.0
     assert points["mtpc-btree"].marker.size[0] > points["mtpc-ff"].marker.size[0]
     assert "1.50 [1.00 – 2.00]" in points["mtpc-ff"].hovertext[0]
+    assert list(points["mtpc-btree"].customdata) == [[ROWS[2].decoder]]
     lines = [trace for trace in figure.data if trace.mode == "lines"]
     named = [one.text for one in figure.layout.annotations]
     assert named == ["0.5 ×", "0.75 ×", "1 ×", "1.5 ×", "2 ×", "3 ×", "4 ×"]

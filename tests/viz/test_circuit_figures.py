@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,11 +10,12 @@ import plotly.graph_objects as go
 import pytest
 
 from mtp.circuits.structure import build
-from mtp.circuits.view import beliefs, circuit_of, given
+from mtp.circuits.view import beliefs, circuit_of, given, information
 from mtp.records.circuit import CircuitView
 from tests.circuit_units import induced_tree, units
 from tests.circuit_views import circuit_view
-from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
+from viz import theme
+from viz.figures import circuit_beliefs, circuit_graph, circuit_samples, circuit_traces
 from viz.figures.circuit_flow import lumped, mass_of
 from viz.figures.circuit_graph import WIDTHS, Lit
 from viz.figures.circuit_layout import REST, lay_out, states_shown
@@ -180,12 +182,65 @@ def test_bars_are_the_marginals_and_ticks_what_they_were() -> None:
 @pytest.mark.parametrize("name", CIRCUITS)
 def test_information_leaves_the_diagonal_out(name: str) -> None:
     view = circuit_view(name)
-    cells = circuit_samples.information(view, table()).data[0].z
+    cells = circuit_samples.information(view, view.information, table()).data[0].z
     for i, row in enumerate(cells):
         for j, cell in enumerate(row):
             assert cell is None if i == j else cell == view.information[i][j]
     off = [cell for row in cells for cell in row if cell is not None]
     assert max(off) == 0 if name == "ff" else max(off) > 0
+
+
+def test_a_pair_of_positions_is_framed_and_evidence_keeps_the_scale() -> None:
+    view = circuit_view("hmm")
+    held = given(circuit_of("hmm", view.numbers), (0, 1))[0]
+    now = information(held)
+    figure = circuit_samples.information(view, now, table(), (1, 3))
+    cells = figure.data[0]
+    assert cells.z[2][3] == now[2][3] != view.information[2][3]
+    assert all(cell == 0 for cell in cells.z[0][1:])  # a given position has nothing left to tell
+    assert cells.customdata[3][1] == cells.customdata[1][3] == [1, 3]
+    assert cells.customdata[2][2] is None
+    off = [
+        row[i] for table in (view.information, now) for j, row in enumerate(table) for i in range(j)
+    ]
+    assert cells.zmax == pytest.approx(max(off))
+    frames = [one for one in figure.data if one.name == "chosen"]
+    assert [set(zip(one.x, one.y, strict=True)) for one in frames] == [
+        {("+4", "+2"), ("+2", "+4")}
+    ] * 2
+    plain = circuit_samples.information(view, now, table())
+    assert all(len(one.x) == 0 for one in plain.data if one.name == "chosen")
+
+
+def test_what_is_chosen_has_no_roles_colour() -> None:
+    view = circuit_view("btree", 8, 16)
+    sample = view.joint[0]
+    figures = [
+        drawn(view, clamped=(0, 1), lit=Lit(sample.states, sample.tokens)),
+        circuit_beliefs.latents(view, view.beliefs, table(), (0, 1), sample.states),
+        circuit_samples.information(view, view.information, table(), (0, 1)),
+    ]
+    roles = {colour.lower() for colour in (*theme.ROLES.values(), *theme.DRAFTERS)}
+    for figure in figures:
+        data = str(figure.to_plotly_json()["data"]).lower()
+        assert circuit_traces.CHOSEN.lower() in data or circuit_beliefs.DARK.lower() in data
+        assert not roles.intersection(re.findall("#[0-9a-f]{6}", data))
+    ring, held = trace(figures[0], "held ring"), trace(figures[0], "clamped")
+    assert (ring.x, ring.y) == (held.x, held.y) and len(ring.x) == 1
+    assert ring.marker.size > held.marker.size
+
+
+def test_medians_stand_in_their_lanes() -> None:
+    view = circuit_view("cp")
+    found = circuit_samples.medians(view)
+    assert found == {"verifier": -5.0, "joint": -10.0, "independent": -10.0}
+    figure = circuit_samples.verdicts(view, table())
+    strokes = trace(figure, "medians")
+    lanes = [circuit_samples.LANES[y] for y in strokes.y]
+    assert dict(zip(lanes, strokes.x, strict=True)) == found
+    words = [note.text for note in figure.layout.annotations]
+    assert words.count("median \u221210.0") == 2 and "median \u22125.0" in words
+    assert table()["circuit.verdicts.threshold"] in words
 
 
 def test_verdicts_put_every_sample_in_its_lane() -> None:

@@ -10,13 +10,14 @@ from urllib.parse import parse_qsl
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from mtp.circuits.view import beliefs, circuit_of, given
+from mtp.circuits.view import beliefs, circuit_of, given, information, top_pairs
 from mtp.errors import InputError, TraceError
 from mtp.records.circuit import CircuitView
 from tests.circuit_views import circuit_view
 from viz import circuit_shown
-from viz.circuit_shown import Asked, Shown, answer, asked_from, look_at, view_of
-from viz.pages.circuit import _look_of, ask_from, window_from
+from viz.circuit_asked import Asked, answer, asked_from
+from viz.circuit_shown import Shown, look_at, opened_from, view_of
+from viz.pages.circuit import SIZES, _look_of, ask_from, fields_of, sizes_from
 from viz.runs import Kept
 
 CIRCUITS = ("ff", "cp", "hmm", "btree")
@@ -58,6 +59,41 @@ def test_a_typed_window_conditions_what_follows() -> None:
     assert found.now.latents != view.beliefs.latents
 
 
+def test_taken_tokens_come_before_what_is_typed() -> None:
+    view = circuit_view("btree")
+    assert answer(view, Asked(given="a", taken=(2, 1))).tokens == (2, 1, 0)
+    found = look_at(Shown(view), Asked(given="a", taken=(2, 1)))
+    assert found["tokens"] == [2, 1, 0]
+    assert found["texts"] == ["\u2039e2\u242396\u203a", "\u2423", "a"]
+    places = [
+        share.token for one in answer(view, Asked(taken=(2,))).now.positions for share in one.top
+    ]
+    assert look_at(Shown(view), Asked(taken=(2,)))["bars"] == places
+    for taken in ((9,), (0,) * 5):
+        assert set(look_at(Shown(view), Asked(taken=taken))) == {"error"}
+
+
+def test_the_map_follows_the_evidence_and_a_pair_is_told() -> None:
+    view = circuit_view("hmm")
+    held = given(circuit_of("hmm", view.numbers), (1,), (2, 1))[0]
+    asked = Asked(taken=(1,), clamped=(2, 1), pair=(1, 3))
+    found = answer(view, asked)
+    assert found.information == information(held) != view.information
+    assert found.pairs == top_pairs(held, 1, 3)
+    shown = look_at(Shown(view), asked)
+    assert shown["informed"] == circuit_shown.text("circuit.informed.evidence")
+    bits = found.information[1][3]
+    assert shown["pair"]["said"].startswith(f"+2 and +4 share {bits:.3g} bits")
+    assert shown["pair"]["heads"][:2] == ["+2", "+4"]
+    assert [row[2] for row in shown["pair"]["rows"]] == [f"{one.p:.3g}" for one in found.pairs]
+    assert shown["tables"]["information"]["rows"][1][4] == f"{bits:.3g}"
+    plain = look_at(Shown(view), Asked(pair=(1, 3)))
+    assert plain["informed"] == circuit_shown.text("circuit.informed.prior")
+    assert plain["tables"]["information"]["rows"][1][4] == f"{view.information[1][3]:.3g}"
+    assert look_at(Shown(view), Asked())["pair"] is None
+    assert set(look_at(Shown(view), Asked(pair=(1, 4)))) == {"error"}
+
+
 def test_a_chosen_sample_shows_its_posterior_and_leaves_the_marginals() -> None:
     view = circuit_view("cp")
     found = answer(view, Asked(sample=("joint", 1)))
@@ -97,6 +133,13 @@ def test_samples_drawn_with_a_held_state_have_it() -> None:
         {"sample": [0, 0]},
         {"sample": "joint"},
         {"given": "x" * 401},
+        {"taken": "1"},
+        {"taken": [True]},
+        {"taken": ["1"]},
+        {"taken": [0] * 1025},
+        {"pair": [1]},
+        {"pair": ["1", 2]},
+        {"pair": [True, 2]},
     ],
 )
 def test_forged_questions_get_a_sentence(plain: object) -> None:
@@ -132,10 +175,20 @@ def test_the_pages_request_is_checked() -> None:
         assert set(look(request)) == {"error"}
 
 
-def test_counts_are_of_marked_samples() -> None:
-    found = view_of(Shown(circuit_view("cp")))
-    assert found["counts"]["joint"].startswith("Joint: 2 of 4")
-    assert ": 0 of 4" in found["counts"]["independent"]
+def test_counts_are_of_each_mark_and_medians_are_compared() -> None:
+    view = circuit_view("cp")
+    found = view_of(Shown(view))
+    broken, word, unlikely = found["counts"]["joint"]
+    assert (broken, unlikely) == ("broken UTF-8: 0 of 4", "below the 1st percentile: 2 of 4")
+    assert word == "unknown word: not known here"
+    assert found["counts"]["independent"][2].endswith(": 0 of 4")
+    counted = view_of(Shown(replace(view, known_words=9)))["counts"]["joint"]
+    assert counted[1] == "unknown word: 2 of 4"
+    assert "median log p of \u22125.0 nats" in found["compared"]
+    assert "joint samples' median is 5.0 nats below it" in found["compared"]
+    above = tuple(replace(one, log_p=one.log_p + 20) for one in view.independent)
+    compared = view_of(Shown(replace(view, independent=above)))["compared"]
+    assert "independent ones' 15.0 nats above it" in compared
     assert found["samples"]["joint"][0]["kinds"] == ["word", "unlikely"]
     assert found["words"] == circuit_shown.text("circuit.words.none")
 
@@ -144,6 +197,7 @@ def test_a_link_holds_what_makes_the_view_again() -> None:
     view = replace(circuit_view("cp"), prompt="a & b=c", answer="é", seed=5)
     query = dict(parse_qsl(view_of(Shown(view))["link"]))
     assert (query["tab"], query["circuit"], query["window"]) == ("circuit", "cp", "4")
+    assert (query["rank"], query["lora"]) == ("6", "0")
     assert (query["context"], query["answer"], query["seed"]) == ("a & b=c", "é", "5")
     assert "prompt" not in query  # the address of page Decode
     recorded = dict(parse_qsl(view_of(Shown(view, "cp-4"))["link"]))
@@ -158,6 +212,8 @@ def test_a_link_holds_what_makes_the_view_again() -> None:
         ({"clamp": "2.3", "given": "ab"}, {"given": "ab", "clamp": [1, 2]}),
         ({"sample": "joint.4"}, {"given": "", "sample": ["joint", 3]}),
         ({"sample": "drawn.4"}, {"given": "", "sample": ["drawn", 4]}),
+        ({"taken": "0.17.3", "given": "x"}, {"given": "x", "taken": [0, 17, 3]}),
+        ({"pair": "3.4"}, {"given": "", "pair": [2, 3]}),
     ],
 )
 def test_questions_in_the_address(query: dict[str, str], ask: dict[str, object]) -> None:
@@ -165,7 +221,11 @@ def test_questions_in_the_address(query: dict[str, str], ask: dict[str, object])
 
 
 @pytest.mark.parametrize(
-    "wrong", ["clamp=x.1", "clamp=2", "clamp=0.1", "sample=nobody.1", "sample=joint.²"]
+    "wrong",
+    [
+        *("clamp=x.1", "clamp=2", "clamp=0.1", "sample=nobody.1", "sample=joint.²"),
+        *("taken=1.", "taken=a", "taken=1.-2", "pair=3", "pair=4.3", "pair=0.1"),
+    ],
 )
 def test_a_question_that_makes_no_sense_is_named(wrong: str) -> None:
     name, value = wrong.split("=")
@@ -174,16 +234,58 @@ def test_a_question_that_makes_no_sense_is_named(wrong: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "window"), [("longest", None), (None, None), ("", None), ("8", 8), (16, 16)]
+    ("value", "window"),
+    [("longest", None), (None, None), ("", None), (0, None), ("0", None), ("8", 8), (6, 6)],
 )
 def test_windows(value: object, window: int | None) -> None:
-    assert window_from(value) == window
+    assert sizes_from({"window": value}) == {"window": window, "rank": 0, "lora": 0}
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "8.5", "many", "²", "99999", "1e3"])
-def test_windows_that_are_none_get_a_sentence(value: object) -> None:
-    with pytest.raises(InputError, match="whole number"):
-        window_from(value)
+def test_rank_and_k() -> None:
+    assert sizes_from({"rank": "16", "lora": 2}) == {"window": None, "rank": 16, "lora": 2}
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("value", ["-1", "8.5", "many", "²", "99999", "nan"])
+def test_sizes_that_are_none_get_a_sentence(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"Option {name} of Circuit is '{value}'; it"):
+        sizes_from({name: value})
+
+
+def test_a_saved_view_opens_as_it_was() -> None:
+    for name in CIRCUITS:
+        view = replace(circuit_view(name), lora=2, seed=7, mode="raw", answer="and")
+        opened = opened_from(view.to_json().encode())
+        assert opened.to_json() == view.to_json()
+        shown = Shown(opened, opened=True)
+        assert view_of(shown)["label"] == "opened from a file"
+        assert "K = 2" in view_of(shown)["title"]
+        assert look_at(shown, Asked(sample=("joint", 1)))["said"]
+        rank = 1 if name == "ff" else 6
+        assert fields_of(opened) == [
+            *("tiny", "raw", 7, "a <b>prompt</b>", "and", name, 4, rank, 2)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"circuit": "tree"}, "Circuit 'tree' is unknown"),
+        ({"circuit": "cp"}, "Its latents are not those of its kind."),
+        ({"circuit": "ff"}, "its rank is 1, not 6"),
+        ({"version": 2}, "not of version 1"),
+        ({"window": 3}, "not a circuit view, or it is broken"),
+    ],
+)
+def test_a_file_that_is_no_circuit_gets_a_sentence(
+    change: dict[str, object], sentence: str
+) -> None:
+    plain = json.loads(circuit_view("hmm").to_json())
+    with pytest.raises(TraceError, match=sentence):
+        opened_from(json.dumps({**plain, **change}).encode())
+    for content in (b"", b"[]", b"\xff", b'{"version": 1}'):
+        with pytest.raises(TraceError, match="broken"):
+            opened_from(content)
 
 
 @pytest.mark.parametrize("name", ["../../README", "nosuch", "", "a/b"])

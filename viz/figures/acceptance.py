@@ -22,7 +22,7 @@ def against_latency(rows: Sequence[TableRow], texts: Mapping[str, str]) -> go.Fi
     """Tokens a call over milliseconds a call. Colour and sign: the drafter, larger for longer
     windows; filled: coupled verification, hollow: rejection. Of each drafter the sign with the most
     tokens a call is labelled. Lines of equal speed through the origin, in multiples of plain
-    decoding's.
+    decoding's. customdata of a sign: [decoder].
     """
     timed = [row for row in rows if row.tokens_per_call and row.draft_ms is not None]
     timed = [row for row in timed if row.verify_ms is not None]
@@ -51,6 +51,7 @@ def against_latency(rows: Sequence[TableRow], texts: Mapping[str, str]) -> go.Fi
             textfont={"size": theme.SIZES["small"]},
             marker={"color": colour, "symbol": symbols, "size": [_size(row) for row in mine],
                     "line": {"width": 2, "color": colour}},
+            customdata=[[row.decoder] for row in mine],
             hovertext=[_hover(row, texts) for row in mine],
             hovertemplate="%{hovertext}<extra></extra>",
             cliponaxis=False,

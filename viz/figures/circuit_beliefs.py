@@ -9,8 +9,6 @@ import plotly.graph_objects as go
 from mtp.records.circuit import Beliefs, CircuitView
 from viz import theme
 from viz.figures import tokens
-from viz.figures.circuit_graph import CLAMPED
-from viz.figures.circuit_traces import LIT
 
 STATE_HEIGHT = 19  # px a state
 BAR_HEIGHT = 26  # px a token
@@ -18,6 +16,7 @@ BAR_LENGTH = 0.86  # of a column, for probability 1
 LABEL = {"narrow": 4, "wide": 8}  # characters of a bar's token
 WIDE = 9  # positions from which on labels are narrow
 BAR = "#2A788E"  # viridis, a third up
+DARK, BRIGHT = "#14161A", "#FFFFFF"  # together they read on every cell of a map
 
 
 def latents(
@@ -63,8 +62,8 @@ def latents(
         marker={
             "symbol": "circle",
             "size": 11,
-            "color": LIT,
-            "line": {"color": "#14161A", "width": 1.5},
+            "color": BRIGHT,
+            "line": {"color": DARK, "width": 1.5},
         },
         hoverinfo="skip",
         name="drawn",
@@ -73,7 +72,7 @@ def latents(
         x=[clamped[0]] if clamped else [],
         y=[clamped[1] + 1] if clamped else [],
         mode="markers",
-        marker={"symbol": "square-open", "size": 15, "color": CLAMPED, "line": {"width": 3}},
+        marker={"symbol": "square-open", "size": 15, "color": DARK, "line": {"width": 3}},
         hoverinfo="skip",
         name="clamped",
     )

@@ -14,10 +14,9 @@ from viz import theme
 from viz.figures import tokens
 from viz.figures.circuit_flow import lumped, mass_of
 from viz.figures.circuit_layout import CHIP, CHIP_HEIGHT, REST, Laid, Place, lay_out
-from viz.figures.circuit_traces import LIT, Lines, add_lines, add_points, add_texts
+from viz.figures.circuit_traces import CHOSEN, Lines, add_lines, add_points, add_texts
 
 INK = "#7A808A"  # of units and edges; reads on light and dark
-CLAMPED = "#0072B2"  # the state that a latent is held in
 WIDTHS = (0.8, 1.8, 3.0, 4.5, 6.5)  # px, for weights up to these bounds:
 WIDTH_BOUNDS = (0.05, 0.2, 0.5, 0.8)
 STRENGTHS = (0.16, 0.42, 0.9)  # opacity, for flows (probability of the parent × weight) up to:
@@ -26,6 +25,7 @@ LABEL_STRENGTHS = (0.5, 0.75, 1.0)
 FORK = 1.1  # px of an edge below a product, which has no weight
 SHORT = 3  # characters that fit a small input
 RADIUS = 8  # px of a unit, where its edges end
+RING = 30  # px across, around the state that a latent is held in
 SQUEEZE = {"ff": 0.6, "cp": 0.6, "hmm": 0.72, "btree": 0.54}  # of its width, at most
 CHARACTER, NEXT_INPUT = 8, 29  # px of a label's character; from an input's middle to the next's
 BESIDE = "\u2002\u2005"  # clears a unit of its number, however far the graph is pressed
@@ -219,8 +219,8 @@ class _Drawing:
             add_lines(drawn, lines, FORK, INK, STRENGTHS[strength], "forks")
         for strength, lines in enumerate(self.chips):
             add_lines(drawn, lines, 1.2, INK, STRENGTHS[strength], "inputs", "toself")
-        add_lines(drawn, self.lit_lines, 4, LIT, 0.95, "lit")
-        add_lines(drawn, self.lit_chips, 2.4, LIT, 1, "lit inputs", "toself")
+        add_lines(drawn, self.lit_lines, 4, CHOSEN, 1, "lit")
+        add_lines(drawn, self.lit_chips, 2.4, CHOSEN, 1, "lit inputs", "toself")
         add_points(drawn, self.hovers, "edges", {"size": 9, "opacity": 0})
         boxes = {"symbol": "square", "size": 24, "opacity": 0}
         add_points(drawn, self.chip_hovers, "input hover", boxes)
@@ -266,16 +266,19 @@ class _Drawing:
         looks: dict[str, dict[str, Any]] = {
             "products": {"symbol": "circle-x-open", "color": INK, "line": {"width": 1.6}},
             "rest": {"symbol": "circle-open-dot", "color": INK, "opacity": 0.55},
-            "lit products": {"symbol": "circle-x-open", "color": LIT, "line": {"width": 3}},
-            "clamped": {"symbol": "circle-x", "color": CLAMPED, "line": {"color": "#FFFFFF"}},
+            "lit products": {"symbol": "circle-x-open", "color": CHOSEN, "line": {"width": 3}},
+            "clamped": {"symbol": "circle-x-open", "color": CHOSEN, "line": {"width": 3}},
         }
+        rings = [(self.laid.products[key], "") for key in groups["clamped"]]
+        ring = {"symbol": "circle-open", "size": RING, "color": CHOSEN, "line": {"width": 2.4}}
+        add_points(drawn, rings, "held ring", ring)
         for name, keys in groups.items():
             points = [(self.laid.products[key], self._product_hover(*key)) for key in keys]
             marker = {"size": 2 * RADIUS + 2, **looks[name]}
             chosen = [list(key) if key[1] != REST and key[0] >= 0 else None for key in keys]
             add_points(drawn, points, name, marker, chosen)
         names = [
-            (place, BESIDE + self._label(state))
+            (place, BESIDE * (2 if (latent, state) == self.clamped else 1) + self._label(state))
             for (latent, state), place in self.laid.products.items()
             if latent != NO_LATENT
         ]

@@ -8,9 +8,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from viz import theme
 from viz.figures.circuit_layout import Place
 
-LIT = "#E69F00"  # the induced tree of a sample
+CHOSEN = theme.PAGE["light"]["ink"]  # a held state, a lit tree; the page puts its own ink here
 
 
 @dataclass
@@ -29,7 +30,7 @@ def add_lines(
     drawn: go.Figure, lines: Lines, width: float, colour: str, opacity: float, name: str,
     fill: str = "none",
 ) -> None:  # fmt: skip
-    inside = "rgba(230, 159, 0, 0.25)" if colour == LIT else "rgba(138, 143, 152, 0.10)"
+    inside = f"rgba(138, 143, 152, {0.32 if colour == CHOSEN else 0.10})"
     drawn.add_scatter(
         x=lines.x, y=lines.y, mode="lines", name=name, hoverinfo="skip", opacity=opacity,
         line={"color": colour, "width": width}, fill=fill, fillcolor=inside,

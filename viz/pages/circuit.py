@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from mtp.circuits.structure import CIRCUIT_NAMES
-from mtp.drafters.options import LONGEST
+from mtp.drafters.options import OPTIONS, Option
 from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.records.circuit import Question
+from mtp.records.circuit import CircuitView, Question
 from viz import circuit_shown, panel, shell
-from viz.circuit_shown import Shown, asked_from, look_at, view_of
+from viz.circuit_asked import MOST_GIVEN, asked_from
+from viz.circuit_shown import Shown, look_at, opened_from, view_of
 from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
-WINDOWS = (LONGEST, "8", "16")
+SIZES = ("window", "rank", "lora")  # of a circuit; what its drafter takes as options
+MOST_BYTES = 32 * 2**20  # of a saved view; 32 tokens of 2,048 in 32 components take less
 MOST_VIEWS = 16  # each holds its circuit's numbers
 _KEEP = gr.skip()
 
@@ -30,8 +33,8 @@ def circuit_panel(desk: Desk, views: Kept[Shown], first: str | None) -> gr.HTML:
         html_template=panel.markup("circuit"),
         js_on_load=panel.scripts(
             "page", "figure", "circuit",
-            texts=part("circuit.", "player.data", "player.p", "player.json", "player.nothing_yet",
-                       "player.link"),
+            texts=part("circuit.", "acceptance.", "count.", "player.data", "player.p",
+                       "player.json", "player.nothing_yet", "player.link"),
             controls="circuit-controls",
         ),
         server_functions=[_view_of(desk, views), _look_of(views), _file_of(views)],
@@ -97,17 +100,25 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             [(text(f"circuit.name.{name}"), name) for name in CIRCUIT_NAMES], value="btree",
             label=text("circuit.circuit"), elem_id="circuit-circuit",
         )  # fmt: skip
-        window = gr.Dropdown(
-            [(text("circuit.window.longest"), LONGEST), *((size, size) for size in WINDOWS[1:])],
-            value=LONGEST, allow_custom_value=True, label=text("circuit.window"),
-            elem_id="circuit-window",
-        )  # fmt: skip
+        with gr.Row(elem_classes="ds-sizes"):
+            sizes = [
+                gr.Number(
+                    0, precision=0, label=text(f"circuit.{name}"), elem_id=f"circuit-{name}",
+                    min_width=90,
+                )
+                for name in SIZES
+            ]  # fmt: skip
         with gr.Row():
             start = gr.Button(text("circuit.start"), variant="primary", elem_id="circuit-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="circuit-stop")
+        upload = gr.UploadButton(
+            text("circuit.open"), file_types=[".json"], size="sm", elem_id="circuit-open",
+            min_width=120,
+        )  # fmt: skip
         gr.HTML(f'<p class="ds-dim ds-note">{text("circuit.note")}</p>', apply_default_css=False)
     view = circuit_panel(desk, views, first)
-    fields = [prompt, answer, circuit, window]
+    fields = [prompt, answer, circuit, *sizes]
+    filled = [header.model, header.mode, header.seed, *fields]
     buttons = [start, stop]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
 
@@ -134,9 +145,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         head, rest = asked[: len(vars(header))], asked[len(vars(header)) :]
         try:
             model, dtype, base = shell.settings_from(header, head, str(rest[0] or ""))
+            said = dict(zip(SIZES, rest[3:], strict=True))
             question = Question(
-                circuit=str(rest[2]), window=window_from(rest[3]), prompt=base.prompt,
-                answer=str(rest[1] or ""), mode=base.mode, seed=base.seed,
+                circuit=str(rest[2]), prompt=base.prompt, answer=str(rest[1] or ""),
+                mode=base.mode, seed=base.seed, **sizes_from(said),
             )  # fmt: skip
         except DraftscopeError as error:
             yield [shell.status(str(error), "failed"), *[_KEEP] * 4]
@@ -147,16 +159,33 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     def show(name: str | None) -> list[Any]:
         """A recorded view: status, view, and the fields that would make it again."""
         if not name:
-            return [_KEEP] * 6
+            return [_KEEP] * (2 + len(filled))
         try:
             key = circuit_shown.keep_recorded(name, views)
         except TraceError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * 5]
+            return [shell.status(str(error), "failed"), *[_KEEP] * (1 + len(filled))]
         shown = views.get(key)
         assert shown is not None
-        one = shown.view
-        line = shell.status(text("circuit.shown", label=circuit_shown.label_of(one)))
-        return [line, {"view": key}, one.prompt, one.answer, one.circuit, str(one.window)]
+        line = shell.status(text("circuit.shown", label=circuit_shown.label_of(shown.view)))
+        return [line, {"view": key}, *fields_of(shown.view)]
+
+    def open_file(path: str | None) -> list[Any]:
+        """Opens a saved view without a model: status, view, recordings, and the fields that would
+        make it again.
+        """
+        if path is None:
+            return [_KEEP] * (3 + len(filled))
+        file = Path(path)
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                raise TraceError(text("circuit.error.large", most=MOST_BYTES // 2**20))
+            opened = opened_from(file.read_bytes())
+        except (DraftscopeError, OSError) as error:
+            words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
+            return [shell.status(words, "failed"), *[_KEEP] * (2 + len(filled))]
+        key = views.add(Shown(opened, opened=True))
+        line = shell.status(text("circuit.opened.done", label=circuit_shown.label_of(opened)))
+        return [line, {"view": key}, None, *fields_of(opened)]
 
     async def load(request: gr.Request) -> AsyncIterator[list[Any]]:
         """Shows what the address asks for: status, view, start, stop, said."""
@@ -172,22 +201,25 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             except InputError as error:
                 yield [shell.status(str(error), "failed"), *nothing[1:]]
                 return
-            line, value, *filled = show(name)
+            line, value, *fitting = show(name)
             if isinstance(value, dict):
                 value = {**value, "ask": ask}
             chosen = name if name in recorded else _KEEP
-            yield [line, value, _KEEP, _KEEP, filling([*filled, chosen])]
+            yield [line, value, _KEEP, _KEEP, filling([*fitting, chosen])]
             return
         kind = query["circuit"] if query.get("circuit") in CIRCUIT_NAMES else _KEEP
-        filled = [query["context"], query.get("answer", ""), kind, query.get("window", LONGEST)]
-        yield [*[_KEEP] * 4, filling([*filled, None])]
+        head = shell.from_query(query)
+        above = [head.get(name, _KEEP) for name in ("model", "mode", "seed")]
+        asked = [query["context"], query.get("answer", ""), kind]
+        asked += [query[name] if query.get(name, "").isdecimal() else 0 for name in SIZES]
+        yield [*[_KEEP] * 4, filling([*above, *asked, None])]
         try:
             ask = ask_from(query)
             model, dtype, values = shell.asked_in(query)
             question = Question(
-                circuit=query.get("circuit", "btree"), window=window_from(query.get("window")),
-                prompt=query["context"], answer=query.get("answer", ""),
-                mode=values.get("mode", "chat"), seed=values.get("seed", 0),
+                circuit=query.get("circuit", "btree"), prompt=query["context"],
+                answer=query.get("answer", ""), mode=values.get("mode", "chat"),
+                seed=values.get("seed", 0), **sizes_from(query),
             )  # fmt: skip
         except InputError as error:
             yield [shell.status(str(error), "failed"), *nothing[1:]]
@@ -200,29 +232,48 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
     start.click(run, [*header.components, *fields], [status, view, recordings, *buttons], **quiet)
     stop.click(end, None, None, queue=False)
-    recordings.input(show, recordings, [status, view, *fields], **quiet)
-    said = filled_from_address([*fields, recordings])
+    recordings.input(show, recordings, [status, view, *filled], **quiet)
+    upload.upload(open_file, upload, [status, view, recordings, *filled], **quiet)
+    said = filled_from_address([*filled, recordings])
     app.load(load, None, [status, view, *buttons, said], **quiet)
 
 
-def window_from(value: object) -> int | None:
-    """The window that a field or an address names; None for the longest there is.
-
-    Raises InputError for what is neither.
+def fields_of(view: CircuitView) -> list[Any]:
+    """What makes a view again, in the fields' order: model, mode, seed, prompt, answer, circuit and
+    its sizes.
     """
-    words = str(value or LONGEST).strip()
-    if words == LONGEST:
-        return None
-    if not words.isascii() or not words.isdecimal() or not 0 < int(words[:6]) <= 1024:
-        raise InputError(text("circuit.error.window", given=words[:20]))
-    return int(words)
+    return [
+        view.model, view.mode, view.seed, view.prompt, view.answer, view.circuit, view.window,
+        view.rank, view.lora,
+    ]  # fmt: skip
+
+
+def sizes_from(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Window (None: the longest there is), rank and K that fields or an address say; 0 where they
+    say nothing. Raises InputError for what a circuit's drafter would not take either.
+    """
+    known: dict[str, Option] = {option.name: option for option in OPTIONS["mtpc-btree"]}
+    found: dict[str, Any] = {}
+    for name in SIZES:
+        given = said.get(name)
+        found[name] = known[name].parse(0 if given in (None, "") else given, text("tab.circuit"))
+    return {**found, "window": found["window"] or None}
 
 
 def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
     """The question that an address holds, in the page's form. Raises InputError for what makes no
     sense.
     """
-    ask: dict[str, Any] = {"given": query.get("given", "")[: circuit_shown.MOST_GIVEN]}
+    ask: dict[str, Any] = {"given": query.get("given", "")[:MOST_GIVEN]}
+    if query.get("taken"):
+        if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6}){0,1023}", query["taken"]) is None:
+            raise shell.refused(query, "taken")
+        ask["taken"] = [int(token) for token in query["taken"].split(".")]
+    if query.get("pair"):
+        found = re.fullmatch(r"([1-9][0-9]{0,3})\.([1-9][0-9]{0,3})", query["pair"])
+        if found is None or int(found[1]) >= int(found[2]):
+            raise shell.refused(query, "pair")
+        ask["pair"] = [int(found[1]) - 1, int(found[2]) - 1]
     if query.get("clamp"):
         found = re.fullmatch(r"([1-9][0-9]{0,3})\.([1-9][0-9]{0,5})", query["clamp"])
         if found is None:
