@@ -1,4 +1,4 @@
-"""A context's noise as the page shows it: rows of tokens, figures, tables, sentences."""
+"""A context's noise as the page shows it: what is asked, figures, what it is kept with."""
 
 from __future__ import annotations
 
@@ -6,36 +6,58 @@ import math
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 
+from mtp.drafters.options import OPTIONS, PTP
 from mtp.errors import InputError, TraceError
 from mtp.models.catalog import DEFAULT_MODEL
 from mtp.ptp.allocate import allocate, chances_of_ending
-from mtp.records.noise import Foreseen, NoiseRecord, NoiseView, Sweep
+from mtp.records.noise import PLAIN, NoiseRecord, NoiseView, Sweep
 from mtp.records.scaling import Scaling
-from viz import panel
+from viz import noise_tables, panel
 from viz.figures import noise_branches, noise_strips, noise_sweep, scaling
 from viz.figures.tokens import visible
 from viz.runs import Kept
 from viz.texts import table, text
 
-if TYPE_CHECKING:
-    from mtp.ptp.explore import NoiseExplorer
-
 FOLDER = panel.ASSETS / "noise"
 STUDY = panel.ASSETS / "bench" / "scaling.json"
-PLAIN = "plain"
-BUDGET, MOST_BUDGET = 24, 256  # noise rows a call
+MOST_VIEWS = 16  # of a context, kept
+_ROWS = next(option for option in OPTIONS["o-ptp"] if option.name == "budget")
+BUDGET, LEAST_BUDGET, MOST_BUDGET = (
+    int(value or 0) for value in (_ROWS.default, _ROWS.low, _ROWS.high)
+)  # noise rows a call, as page Decode allows them
 
 
 @dataclass
 class Shown:
-    """A record and where it comes from; the explorer that answers for other noise, once made."""
+    """A record and where it comes from: a recorded one's name, or a file; the views met so far."""
 
     record: NoiseRecord
     recorded: str | None = None
-    explorer: NoiseExplorer | None = field(default=None, repr=False)
+    opened: bool = False
+    views: dict[tuple[float, ...], NoiseView] = field(default_factory=dict, repr=False)
+
+    def view(self, noise: tuple[float, ...]) -> NoiseView | None:
+        """The view of this noise; None where it has not been met."""
+        return self.record.view if noise == self.record.view.noise else self.views.get(noise)
+
+    def keep(self, view: NoiseView) -> None:
+        """Keeps a view; the oldest is dropped."""
+        self.views[view.noise] = view
+        while len(self.views) > MOST_VIEWS:
+            del self.views[next(iter(self.views))]
+
+    def sweep(self, asked: Asked) -> Sweep | None:
+        """The recorded sweep that is asked for: all noise but the swept place's is the recorded;
+        None where there is none.
+        """
+        recorded = self.record.view.noise
+        others = range(len(recorded))
+        if any(recorded[at] != asked.noise[at] for at in others if at != asked.place):
+            return None
+        return self.record.sweep(asked.drafter, asked.place)
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,15 @@ def keep_recorded(name: str, kept: Kept[Shown]) -> str:
     return key
 
 
+def opened_from(content: bytes) -> Shown:
+    """A saved context. Raises TraceError for what is none, or has drafters unknown here."""
+    record = NoiseRecord.from_json(content)
+    strange = sorted(set(record.drafters) - set(PTP))
+    if strange:
+        raise TraceError(text("noise.error.strange", drafter=strange[0][:40]))
+    return Shown(record, opened=True)
+
+
 def asked_from(plain: object, record: NoiseRecord) -> Asked:
     """What the page asks, {"noise", "place", "drafter", "budget"}, checked. Raises InputError."""
     places = len(record.view.noise)
@@ -79,8 +110,8 @@ def asked_from(plain: object, record: NoiseRecord) -> Asked:
         raise InputError(text("noise.error.noise", places=places))
     if not _whole(place) or not 0 <= place < places:
         raise InputError(text("noise.error.place", places=places))
-    if not _whole(budget) or not 1 <= budget <= MOST_BUDGET:
-        raise InputError(text("noise.error.budget", most=MOST_BUDGET))
+    if not _whole(budget) or not LEAST_BUDGET <= budget <= MOST_BUDGET:
+        raise InputError(text("noise.error.budget", least=LEAST_BUDGET, most=MOST_BUDGET))
     if drafter and (not isinstance(drafter, str) or drafter not in record.drafters):
         raise InputError(text("noise.error.drafter", given=str(drafter)[:40]))
     return Asked(tuple(float(u) for u in noise), place, str(drafter), budget)
@@ -99,20 +130,25 @@ def head_of(shown: Shown) -> dict[str, Any]:
     """All that no slider changes."""
     record = shown.record
     question = record.question
+    label = text("noise.recorded" if shown.recorded else "noise.own")
     return {
-        "label": text("noise.recorded" if shown.recorded else "noise.own"),
+        "label": text("player.opened") if shown.opened else label,
         "title": text(
-            "noise.title", model=record.model, temperature=f"{question.temperature:g}",
-            seed=question.seed,
+            "noise.title" if record.seeded else "noise.title.moved", model=record.model,
+            temperature=f"{question.temperature:g}", seed=question.seed,
         ),
         "context": record.context,
         "prompt": question.prompt,
         "noise": list(record.view.noise),
-        "names": [[name, text(f"noise.row.{name}")] for name in [PLAIN, *record.drafters]],
+        "seeded": record.seeded,
+        "budget": [BUDGET, LEAST_BUDGET, MOST_BUDGET],
+        "names": [
+            [PLAIN, text(f"noise.row.{PLAIN}"), text(f"noise.row.{PLAIN}.is")],
+            *([name, text(f"noise.row.{name}"), _definition(record, name)]
+              for name in record.drafters),
+        ],
         "link": _link(shown),
-        "file": record.to_json(),
-        "name": f"draftscope-noise-{record.model.rpartition('/')[2]}.json",
-        "tally": _tally(record),
+        "tally": noise_tables.tally_of(record),
         "tally_said": text(
             "noise.tally.said", noises=record.noises, places=len(record.view.noise)
         ),
@@ -121,20 +157,39 @@ def head_of(shown: Shown) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _definition(record: NoiseRecord, name: str) -> str:
+    return noise_tables.definition_of(name, record.drafters[name], _told(record, name))
+
+
+def _told(record: NoiseRecord, name: str) -> bool:
+    """Whether a drafter is told its first token."""
+    return record.view.foreseen[name][0].told
+
+
+def file_of(record: NoiseRecord) -> dict[str, str]:
+    """A context as a file that can be opened again."""
+    name = f"draftscope-noise-{record.model.rpartition('/')[2]}.json"
+    return {"name": name, "content": record.to_json()}
+
+
 def look_at(record: NoiseRecord, view: NoiseView, asked: Asked) -> dict[str, Any]:
     """All that a slider changes at once: rows of tokens, strips, branches."""
-    rows = {PLAIN: [_plain_cell(one) for one in view.plain]}
-    for name, foreseen in view.foreseen.items():
-        rows[name] = _cells(foreseen)
     answer: dict[str, Any] = {
         "noise": list(view.noise),
-        "rows": rows,
+        "rows": noise_tables.cells_of(view),
+        "drafts": noise_tables.drafts_of(view),
         "figures": {"strips": noise_strips.figure(view, table())},
-        "tables": {"strips": _strips_table(view)},
-        "said": _said(view),
+        "tables": {
+            "strips": noise_tables.strips_table(view),
+            "drafts": noise_tables.drafts_table(view),
+        },
+        "said": noise_tables.said_of(view),
+        "shared": "",
     }
     if asked.drafter:
         rows_of, ending = branches(record, view, asked)
+        if not record.drafters[asked.drafter].rank:
+            answer["shared"] = text("noise.branches.none")
         answer["figures"]["branches"] = noise_branches.figure(rows_of, ending, table())
         answer["tables"]["branches"] = {
             "heads": [text(f"noise.table.{name}") for name in ("behind", "chance", "rows")],
@@ -148,22 +203,26 @@ def branches(record: NoiseRecord, view: NoiseView, asked: Asked) -> tuple[list[i
     """Noise rows behind 0, 1, … drafts, and the chance that exactly so many stand.
 
     The drafts are what a step would hold after this call: all but the first token, the verifier's.
+    A drafter without an adapter places no rows.
     """
     facts = record.drafters[asked.drafter]
     drafts = view.foreseen[asked.drafter][1:]
     ending = chances_of_ending([one.chance for one in drafts])
+    if not facts.rank:
+        return [0] * len(ending), ending
     longest = [len(view.noise) - 1 + facts.replaced] * len(ending)
     return allocate(ending, asked.budget, longest, facts.gains), ending
 
 
-def sweep_at(sweep: Sweep, now: float) -> dict[str, Any]:
+def sweep_at(record: NoiseRecord, sweep: Sweep, asked: Asked) -> dict[str, Any]:
     """A sweep's figure and table."""
+    now, told = asked.noise[sweep.place], _told(record, asked.drafter)
     heads = [text("noise.table.noise")]
     heads += [
         text("noise.table.place", place=sweep.place + 1 + j) for j in range(len(sweep.texts[0]))
     ]
     return {
-        "figure": panel.plain_figure(noise_sweep.figure(sweep, now, table())),
+        "figure": panel.plain_figure(noise_sweep.figure(sweep, now, table(), told)),
         "table": {
             "heads": heads,
             "rows": [
@@ -190,7 +249,7 @@ def _study(path: Path, model: str) -> dict[str, Any] | None:
     study = Scaling.from_json(path.read_bytes())
     if study.model != model:
         return None
-    heads = ("size", "parameters", "row_count", "minutes", "percall")
+    heads = ("size", "parameters", "row_count", "minutes", "accepted", "unread")
     return {
         "said": text("noise.scaling.said", prompts=study.prompts, length=study.length,
                      temperature=f"{study.temperature:g}"),
@@ -199,78 +258,11 @@ def _study(path: Path, model: str) -> dict[str, Any] | None:
             "heads": [text(f"noise.table.{name}") for name in heads],
             "rows": [
                 [one.label, f"{one.parameters:,}", f"{point.rows:,}", f"{point.minutes:.1f}",
-                 f"{point.tokens_per_call:.2f}"]
+                 f"{point.accepted:.2f}", f"{point.unread:.2f}"]
                 for one in study.sizes
                 for point in one.curve
             ],
         },
-    }  # fmt: skip
-
-
-def _plain_cell(one: Any) -> dict[str, Any]:
-    low, high = one.interval
-    about = text("noise.cell.plain", u=f"{one.u:.3f}", low=f"{low:.3f}", high=f"{high:.3f}")
-    return {"text": visible(one.text), "state": "verifier", "about": about}
-
-
-def _cells(foreseen: tuple[Foreseen, ...]) -> list[dict[str, Any]]:
-    """A drafter's row: a token stands while all before it stand; after that it is unreached."""
-    cells = []
-    reached = True
-    for place, one in enumerate(foreseen):
-        state = "accepted" if reached and one.picked else "rejected" if reached else "unreached"
-        about = text(
-            "noise.cell.foreseen", p=f"{one.probability:.3g}", verifier=f"{one.verifier:.3g}"
-        )
-        impossible = place > 0 and one.impossible
-        if impossible:
-            about += " " + text("noise.cell.impossible")
-        cells.append({"text": visible(one.text), "state": state, "about": about,
-                      "impossible": impossible})  # fmt: skip
-        reached = reached and one.picked
-    return cells
-
-
-def _said(view: NoiseView) -> str:
-    written = "".join(one.text for one in view.plain)
-    said = text("noise.said.plain", written=visible(written))
-    if view.foreseen:
-        places = len(view.noise)
-        parts = [
-            text("noise.said.right", drafter=text(f"noise.row.{name}"), right=view.right(name))
-            for name in view.foreseen
-        ]
-        said += " " + text("noise.said.row", parts=", ".join(parts), places=places)
-    return said
-
-
-def _tally(record: NoiseRecord) -> dict[str, Any]:
-    heads = ("drafter", "right", "impossible", "trained")
-    facts = record.drafters
-    return {
-        "heads": [text(f"noise.table.{name}") for name in heads],
-        "rows": [
-            [
-                text(f"noise.row.{name}"),
-                f"{one.right:.2f}",
-                f"{100 * one.impossible:.2g}%",
-                f"{facts[name].temperature:g}" if name in facts else "–",
-            ]
-            for name, one in record.tallies.items()
-        ],
-    }
-
-
-def _strips_table(view: NoiseView) -> dict[str, Any]:
-    heads = ("position", "noise", "token", "from", "to", "picked")
-    return {
-        "heads": [text(f"noise.table.{name}") for name in heads],
-        "rows": [
-            [place + 1, f"{picked.u:.3f}", visible(word), f"{low:.4f}", f"{high:.4f}",
-             "●" if (low, high) == picked.interval else ""]
-            for place, picked in enumerate(view.plain)
-            for word, low, high in picked.strip
-        ],
     }  # fmt: skip
 
 
@@ -284,7 +276,7 @@ def _link(shown: Shown) -> str | None:
             "tab": "noise", "model": record.model, "dtype": record.dtype, "mode": question.mode,
             "seed": str(question.seed), "temperature": f"{question.temperature:g}",
             "top_k": str(question.top_k), "top_p": f"{question.top_p:g}",
-            "behind": question.prompt, "answer": question.answer,
+            "places": str(question.places), "behind": question.prompt, "answer": question.answer,
         }
     )  # fmt: skip
     return query if len(query) <= panel.LINK_LENGTH else None

@@ -4,10 +4,12 @@
 const FIGURES = ["strips", "sweep", "branches", "scaling"];
 const SIDE = 96; // px of the names left of the first column, as in the figure
 const COLUMN = 58; // px a place has at least
+const ROOM = 5; // characters of a token that a place has room for
 const REST = 180; // ms without a move before the sweep is asked for
 const MOST_NOISE = 1 - 2 ** -24; // the last point of the grid that noise lies on
 const SLOW = 500; // ms after which an answer is said to be on its way
-const look = { pulled: null, key: null, head: null, noise: [], place: 0, drafter: "", budget: 24, answer: null, sweep: null, touched: false };
+const look = { pulled: null, key: null, head: null, noise: [], place: 0, drafter: "", budget: 0, answer: null, sweep: null, touched: false, cell: [0, 0] };
+const faults = {}; // by what was asked: they stay until it is answered well, or dismissed
 let asking = null;
 let resting = null;
 
@@ -23,14 +25,16 @@ async function pullNoise() {
   const [head] = await Promise.all([server.noise_head(key), plotlyThere]);
   if (look.key !== key) return;
   element.classList.remove("ds-loading");
-  if (head.error) return complain(head.error);
+  complain("head", head.error);
+  if (head.error) return;
   const asked = value.ask ?? {};
   const names = head.names.slice(1).map(([name]) => name);
-  Object.assign(look, { head, answer: null, sweep: null, touched: !first || Boolean(asked.noise) });
-  look.noise = asked.noise?.length === head.noise.length ? asked.noise : [...head.noise];
-  look.place = Math.min(asked.place ?? 0, head.noise.length - 1);
-  look.drafter = names.includes(asked.drafter) ? asked.drafter : names[0] ?? "";
-  look.budget = asked.budget ?? 24;
+  for (const about of ["look", "sweep", "budget", "file"]) complain(about);
+  Object.assign(look, { head, answer: null, sweep: null, touched: !first || Boolean(asked.noise), cell: [0, 0] });
+  look.noise = [...(asked.noise ?? head.noise)]; // the server has checked what is asked
+  look.place = asked.place ?? 0;
+  look.drafter = asked.drafter ?? names[0] ?? "";
+  look.budget = asked.budget ?? head.budget[0];
   showHead();
   ask();
 }
@@ -48,7 +52,8 @@ function showHead() {
   find("tally-said").textContent = head.tally_said;
   find("drafter").replaceChildren(...head.names.slice(1).map(([name, words]) => make("option", { value: name }, words)));
   find("drafter").value = look.drafter;
-  find("budget").value = look.budget;
+  const [, least, most] = head.budget;
+  Object.assign(find("budget"), { value: look.budget, min: least, max: most });
   const drafts = head.names.length > 1;
   element.classList.toggle("ds-without-drafters", !drafts);
   find("drafter-box").hidden = !drafts;
@@ -112,21 +117,34 @@ async function ask() {
     return;
   }
   asking = { again: true };
-  const slow = setTimeout(() => { element.classList.add("ds-asking"); find("caption").textContent = TEXTS["noise.waiting"]; }, SLOW);
   try {
     while (asking.again) {
       asking.again = false;
       const key = look.key;
-      const answer = await server.noise_look([key, question()]);
+      const answer = await patiently(server.noise_look([key, question()]), "look");
       if (key !== look.key) asking.again = true;
       else show(answer);
     }
   } finally {
     asking = null;
-    clearTimeout(slow);
-    element.classList.remove("ds-asking");
   }
   sweepSoon();
+}
+
+// What the server answers. One that takes a while is told in the status line, where Stop ends it,
+// and what will change is dimmed.
+async function patiently(answer, about) {
+  const slow = setTimeout(() => {
+    trigger("asked");
+    element.classList.add(`ds-asking-${about}`);
+    if (about === "look") find("caption").textContent = TEXTS["noise.waiting"];
+  }, SLOW);
+  try {
+    return await answer;
+  } finally {
+    clearTimeout(slow);
+    element.classList.remove(`ds-asking-${about}`);
+  }
 }
 
 function question() {
@@ -134,11 +152,13 @@ function question() {
 }
 
 function show(answer) {
-  complain(answer.error ?? "");
+  complain("look", answer.error);
   if (answer.error) find("caption").textContent = look.answer?.said ?? "";
   if (answer.error) return;
   look.answer = answer;
   find("caption").textContent = answer.said;
+  find("shared").textContent = answer.shared;
+  find("shared").hidden = !answer.shared;
   showRows();
   rememberAddress();
   draw("strips");
@@ -147,11 +167,57 @@ function show(answer) {
 
 function showRows() {
   const { head, answer } = look;
-  const rows = head.names.map(([name, words]) => {
-    const cells = answer.rows[name].map((cell) => make("span", { class: `ds-cell ds-cell-${cell.state}${cell.impossible ? " ds-cell-impossible" : ""}`, tabindex: "-1", "data-about": cell.about }, make("bdi", {}, cell.text)));
-    return make("div", { class: "ds-noise-row", "data-row": name }, term(words, TEXTS[`noise.row.${name}.is`]), ...cells);
+  const inside = find("rows").contains(document.activeElement) && document.activeElement.dataset.about;
+  const rows = head.names.map(([name, words, definition], row) => {
+    const cells = answer.rows[name].map((cell, place) => make("span", {
+      class: `ds-cell ds-cell-${cell.state}${cell.impossible ? " ds-cell-impossible" : ""}`, role: "button",
+      tabindex: "-1", "data-about": cell.text.length > ROOM ? `${cell.text} · ${cell.about}` : cell.about, "data-at": `${row},${place}`,
+      "aria-label": `${fill("noise.table.place", { place: place + 1 })}, ${words}: ${cell.text}. ${cell.about}`,
+    }, make("bdi", {}, cell.text)));
+    return make("div", { class: "ds-noise-row", "data-row": name }, term(words, definition), ...cells);
   });
   find("rows").replaceChildren(...rows);
+  reach(...look.cell, Boolean(inside));
+}
+
+// One cell of the rows is reached by Tab, the others from it by arrow keys.
+function reach(row, place, focused = true) {
+  const at = [Math.min(Math.max(row, 0), look.head.names.length - 1), Math.min(Math.max(place, 0), look.noise.length - 1)];
+  cellAt(look.cell)?.setAttribute("tabindex", "-1");
+  look.cell = at;
+  cellAt(at).setAttribute("tabindex", "0");
+  if (focused) cellAt(at).focus();
+}
+
+function cellAt([row, place]) {
+  return find("rows").querySelector(`[data-at="${row},${place}"]`);
+}
+
+const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -99], End: [0, 99] };
+
+function onCellKey(event) {
+  const cell = event.target.closest("[data-at]");
+  if (!cell) return;
+  const [row, place] = cell.dataset.at.split(",").map(Number);
+  const step = STEPS[event.key];
+  if (step) reach(row + step[0], place + step[1]);
+  else if (event.key === "Enter" || event.key === " ") chooseCell(row, place);
+  else return;
+  event.preventDefault();
+}
+
+// The figures below show the chosen token's place and, in a drafter's row, that drafter.
+function chooseCell(row, place) {
+  choosePlace(place);
+  const name = look.head.names[row][0];
+  if (row > 0 && name !== look.drafter) chooseDrafter(name);
+}
+
+function chooseDrafter(name) {
+  find("drafter").value = name;
+  look.drafter = name;
+  look.touched = true;
+  ask();
 }
 
 function sweepSoon() {
@@ -167,9 +233,10 @@ async function pullSweep() {
   const asked = question();
   const key = look.key;
   try {
-    const answer = await server.noise_sweep([key, asked]);
+    const answer = await patiently(server.noise_sweep([key, asked]), "sweep");
     if (key !== look.key || asked.place !== look.place || asked.drafter !== look.drafter) return sweepSoon();
-    if (answer.error) return complain(answer.error);
+    complain("sweep", answer.error);
+    if (answer.error) return;
     look.sweep = answer;
     rememberAddress();
     draw("sweep");
@@ -178,9 +245,15 @@ async function pullSweep() {
   }
 }
 
-function complain(sentence) {
-  find("fault").textContent = sentence;
-  find("fault").hidden = !sentence;
+function complain(about, sentence = "") {
+  if ((faults[about] ?? "") === sentence) return; // not announced again
+  faults[about] = sentence;
+  const lines = Object.entries(faults).filter(([, words]) => words).map(([name, words]) => {
+    const dismiss = make("button", { class: "ds-quiet", type: "button", onclick: () => complain(name) }, TEXTS["status.dismiss"]);
+    return make("p", {}, make("span", {}, words), dismiss);
+  });
+  find("fault").replaceChildren(...lines);
+  find("fault").hidden = !lines.length;
 }
 
 function figureOf(name) {
@@ -193,6 +266,7 @@ function draw(name) {
   if (!figure || element.offsetParent === null) return;
   if (!find(`${name}-table`).hidden) find(`${name}-table`).replaceChildren(TABLES[name]());
   const frame = find(`${name}-frame`);
+  if (frame.hidden && drawn[name]) drawn[name] = savedAs(name, figure, { ...figure.layout, width: drawn[name].layout.width });
   if (frame.hidden) return;
   const layout = { ...figure.layout };
   if (name === "strips") {
@@ -204,14 +278,21 @@ function draw(name) {
   } else {
     layout.width = Math.max(frame.clientWidth - 2, name === "sweep" ? 560 : 260);
   }
-  drawn[name] = { data: figure.data, layout };
+  drawn[name] = savedAs(name, figure, layout);
   Plotly.react(figureArea(name), figure.data, layout, CONFIG).then((area) => bind(name, area));
+}
+
+// What the figure's JSON holds: the main picture's rows of tokens as well.
+function savedAs(name, figure, layout) {
+  const saved = { data: figure.data, layout };
+  return name === "strips" ? { ...saved, tokens: look.answer.drafts } : saved;
 }
 
 function bind(name, area) {
   if (area.bound) return;
   area.bound = true;
   if (name === "sweep") area.on("plotly_click", (event) => move(look.place, Math.min(0.999, Math.max(0, Number(event.points[0].x)))));
+  if (name === "branches") area.on("plotly_click", (event) => choosePlace(Math.min(Number(event.points[0].x), look.noise.length - 1)));
   if (name === "strips") area.on("plotly_click", (event) => {
     const { customdata: facts, data, pointNumber: at } = event.points[0] ?? {};
     if (Array.isArray(facts)) move(facts[0] - 1, Math.min(data.base[at] + data.y[at] / 2, MOST_NOISE));
@@ -223,7 +304,7 @@ function drawAll() {
 }
 
 function drawAgain() {
-  look.noise = look.noise.map(() => Math.floor(Math.random() * 1000) / 1000);
+  look.noise = look.noise.map(() => Math.floor(Math.random() * 2 ** 24) / 2 ** 24);
   look.touched = true;
   showNoise();
   ask();
@@ -243,7 +324,9 @@ function rememberAddress() {
 
 function addressQuery() {
   const query = new URLSearchParams(look.head.link);
-  if (look.noise.some((u, place) => u !== look.head.noise[place])) query.set("u", look.noise.map((u) => Number(u.toFixed(6))).join(","));
+  const { noise, seeded } = look.head;
+  // A number's own digits are read back as the same number: below 1 and on its grid it stays there.
+  if (!seeded || look.noise.some((u, place) => u !== noise[place])) query.set("u", look.noise.map(String).join(","));
   query.set("place", look.place + 1);
   if (look.drafter) query.set("drafts", look.drafter);
   query.set("rows", look.budget);
@@ -254,14 +337,19 @@ function copyLink() {
   return copyAddress(look.head?.link && addressQuery());
 }
 
-function save() {
-  if (look.head) download(look.head.name, look.head.file, "application/json");
-  else showTip(find("save"), TEXTS["noise.empty"]);
+async function save() {
+  if (!look.head) return showTip(find("save"), TEXTS["noise.empty"]);
+  const file = await patiently(server.noise_file([look.key, question()]), "file");
+  complain("file", file.error);
+  if (!file.error) download(file.name, file.content, "application/json");
 }
 
 function onBudget() {
   const budget = Number(find("budget").value);
-  if (!Number.isInteger(budget)) return;
+  const [, least, most] = look.head.budget;
+  const good = Number.isInteger(budget) && least <= budget && budget <= most;
+  complain("budget", good ? "" : fill("noise.error.budget", { least, most }));
+  if (!good) return;
   look.budget = budget;
   look.touched = true;
   ask();
@@ -273,22 +361,34 @@ for (const name of FIGURES) {
   TABLES[name] = () => {
     const fixed = { sweep: look.sweep?.table, scaling: look.head.study?.table };
     const { heads, rows } = fixed[name] ?? look.answer.tables[name];
-    return table(heads, rows);
+    if (name !== "strips") return table(heads, rows);
+    const { drafts } = look.answer.tables;
+    return make("div", {}, table(drafts.heads, drafts.rows), make("h4", {}, TEXTS["noise.table.intervals"]), table(heads, rows));
   };
 }
 find("is-drafter").append(term(TEXTS["noise.drafter"], TEXTS["noise.drafter.is"]));
 find("is-budget").append(term(TEXTS["noise.budget"], TEXTS["noise.budget.is"]));
 find("again").addEventListener("click", drawAgain);
 find("reset").addEventListener("click", reset);
-find("drafter").addEventListener("change", () => { look.drafter = find("drafter").value; look.touched = true; ask(); });
+find("drafter").addEventListener("change", () => chooseDrafter(find("drafter").value));
 find("budget").addEventListener("change", onBudget);
 find("save").addEventListener("click", save);
 find("link").addEventListener("click", copyLink);
-find("rows").addEventListener("pointerover", (event) => {
-  const cell = event.target.closest("[data-about]");
-  if (cell) showTip(cell, cell.dataset.about);
+for (const [shows, hides] of [["pointerover", "pointerout"], ["focusin", "focusout"]]) {
+  find("rows").addEventListener(shows, (event) => {
+    const cell = event.target.closest("[data-about]");
+    if (cell) showTip(cell, cell.dataset.about);
+  });
+  find("rows").addEventListener(hides, (event) => { if (event.target.closest("[data-about]")) hideTip(); });
+}
+find("rows").addEventListener("keydown", onCellKey);
+find("rows").addEventListener("click", (event) => {
+  const cell = event.target.closest("[data-at]");
+  if (!cell) return;
+  const [row, place] = cell.dataset.at.split(",").map(Number);
+  reach(row, place);
+  chooseCell(row, place);
 });
-find("rows").addEventListener("pointerout", (event) => { if (event.target.closest("[data-about]")) hideTip(); });
 let resizing = null;
 new ResizeObserver(() => { clearTimeout(resizing); resizing = setTimeout(() => { pullNoise(); drawAll(); }, 80); }).observe(element);
 watch("value", pullNoise);

@@ -1,4 +1,4 @@
-"""One context, any noise: what drafters foresee from one call, beside what the verifier picks."""
+"""One context, any noise: what drafters foresee from a call each, and what the verifier picks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
 from mtp.records.noise import (
     IMPOSSIBLE,
+    PLAIN,
     Foreseen,
     NoiseView,
     Picked,
@@ -37,10 +38,10 @@ from mtp.tree import DraftTree, Probes
 
 STRIP = 8  # most probable tokens of a strip
 SWEPT = 48  # values of a sweep
+DIGITS = 4  # of a probability in it
 NOISES = 40  # draws of a tally
 MOST_PLACES = 16
 TALLIED = 2**22  # probabilities that a tally holds at once, 32 MB
-PLAIN = "plain"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ class _Known:
 
 
 class NoiseExplorer:
-    """Holds a context read once; every question costs one or two forwards and no prefill.
+    """Holds a context read once: no question needs a prefill. What a drafter foresees is one
+    forward of the base; what the verifier thinks of it, and what plain sampling writes, are others.
 
     drafters: weights by name. Raises InputError for a context too long for the model.
     """
@@ -97,8 +99,8 @@ class NoiseExplorer:
     def view(self, noise: Sequence[float]) -> NoiseView:
         """Everything for one setting of the noise, u_1 … u_N. Raises InputError outside [0, 1).
 
-        One forward a drafter, one for the verifier's view of all drafts, and one more for each
-        token of plain sampling that no draft foresaw.
+        One forward a drafter, one for the verifier's view of all drafts, and one more, at most, for
+        each token of plain sampling behind a text that no draft foresaw.
         """
         _check(noise)
         drafted = {name: self._draft(name, [noise]) for name in self.drafters}
@@ -130,14 +132,20 @@ class NoiseExplorer:
                 tuple(self.vocabulary.text_of(token) for token in tokens[place:])
                 for tokens in drafted.tokens
             ),
-            probabilities=tuple(tuple(p[place:]) for p in drafted.probabilities),
+            probabilities=tuple(
+                tuple(round(one, DIGITS) for one in p[place:]) for p in drafted.probabilities
+            ),
         )
 
-    def _draft(self, name: str, noise: Sequence[Sequence[float]]) -> _Drafted:
-        """Tokens for each of S noises, all branches in one forward.
-
-        The first token of C-PTP, and of drafters with a head, is the verifier's own pick.
+    def told(self, name: str) -> bool:
+        """Whether a drafter's first token is the verifier's own pick, which it is told: that of
+        C-PTP and of drafters with a head.
         """
+        weights = self.drafters[name]
+        return weights.head is not None or weights.config.variant == "c-ptp"
+
+    def _draft(self, name: str, noise: Sequence[Sequence[float]]) -> _Drafted:
+        """Tokens for each of S noises, all branches in one forward."""
         weights = self.drafters[name]
         u = torch.tensor(noise, dtype=torch.float64, device=weights.noise.table.device)
         branches, length = u.shape
@@ -187,7 +195,7 @@ class NoiseExplorer:
     ) -> tuple[Foreseen, ...]:
         """The verifier's view of drafted tokens, each behind the drafted ones before it."""
         tokens = drafted.tokens[0]
-        chance = self.drafters[name].config.chance
+        chance, told = self.drafters[name].config.chance, self.told(name)
         found = []
         for place, token in enumerate(tokens):
             p, edges = known.at[tuple(tokens[:place])]
@@ -199,6 +207,7 @@ class NoiseExplorer:
                     chance=chance(drafted.confidences[0][place]),
                     verifier=float(p[token]),
                     picked=pick_from(noise[place], edges) == token,
+                    told=told and place == 0,
                 )
             )
         return tuple(found)
@@ -230,7 +239,9 @@ class NoiseExplorer:
                 ids = tokens.to(p.device)
                 again = picks_from(part, cumulative(p))
                 later = p[:, 1:].gather(2, ids[:, 1:, None])
-                right[name] += int((again == ids).long().cumprod(1).sum())
+                first_drafted = int(name != PLAIN and self.told(name))
+                same = (again == ids)[:, first_drafted:]
+                right[name] += int(same.long().cumprod(1).sum())
                 impossible[name] += int((later < IMPOSSIBLE).sum())
         pairs = max(1, count * (places - 1))
         return {

@@ -1,8 +1,9 @@
-"""A question about noise: its context, the drafters that ship for it, its first view's record."""
+"""A question about noise: its context, the drafters that ship for it, records of its views."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 from mtp.errors import InputError
@@ -11,10 +12,11 @@ from mtp.models.vocabulary import Mode, Vocabulary
 from mtp.ptp.explore import MOST_PLACES, NOISES, NoiseExplorer
 from mtp.ptp.files import load_ptp, shelved
 from mtp.ptp.weights import VARIANTS, PtpWeights
-from mtp.records.noise import DrafterFacts, NoiseRecord, Question
+from mtp.records.noise import DrafterFacts, NoiseRecord, NoiseView, Question, Sweep
 from mtp.sampling import Noise, Sampling
 
 SHOWN = 240  # bytes of the context that a view shows
+COUNTED = 0.5  # of the time of a record that its tallies take
 
 
 def explorer_of(
@@ -62,14 +64,28 @@ def record(
     explorer: NoiseExplorer,
     tell: Callable[[float], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
+    swept: Sequence[int] | None = None,
 ) -> NoiseRecord | None:
-    """The first view of a context; None where it was stopped. Seeded: the same every time."""
+    """The first view of a context with sweeps of the places `swept`, all if not given; None where
+    it was stopped. Seeded: the same every time.
+    """
     vocabulary = verifier.vocabulary
     ids = context_of(vocabulary, question)
     noise = noise_of(question, len(ids))
     view = explorer.view(noise)
-    tallies = explorer.tallies(question.places, NOISES, question.seed, tell, stop)
+    places = range(question.places) if swept is None else swept
+
+    def counted(done: float) -> None:
+        tell(COUNTED * done)
+
+    def drawn(done: float) -> None:
+        tell(COUNTED + (1 - COUNTED) * done)
+
+    tallies = explorer.tallies(question.places, NOISES, question.seed, counted, stop)
     if tallies is None:
+        return None
+    sweeps = sweeps_of(explorer, noise, places, drawn, stop)
+    if sweeps is None:
         return None
     said = b"".join(vocabulary.bytes_of(token) for token in ids)[-SHOWN:]
     return NoiseRecord(
@@ -80,18 +96,59 @@ def record(
         question=question,
         context=said.decode("utf-8", errors="ignore"),
         view=view,
-        sweeps={name: explorer.sweep(name, noise, 0) for name in explorer.drafters},
+        sweeps=sweeps,
         noises=NOISES,
         tallies=tallies,
         drafters=facts_of(explorer),
     )
 
 
+def with_view(
+    record: NoiseRecord,
+    explorer: NoiseExplorer,
+    view: NoiseView,
+    tell: Callable[[float], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> NoiseRecord | None:
+    """The record of the same context with another view, and its sweeps of all places; None where
+    it was stopped.
+    """
+    sweeps = sweeps_of(explorer, view.noise, range(len(view.noise)), tell, stop)
+    if sweeps is None:
+        return None
+    same = record.seeded and view.noise == record.view.noise
+    return replace(record, view=view, sweeps=sweeps, seeded=same)
+
+
+def sweeps_of(
+    explorer: NoiseExplorer,
+    noise: Sequence[float],
+    places: Sequence[int],
+    tell: Callable[[float], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, tuple[Sweep, ...]] | None:
+    """Every drafter's sweeps of these places; None where it was stopped."""
+    found: dict[str, tuple[Sweep, ...]] = {}
+    for done, name in enumerate(explorer.drafters):
+        found[name] = ()
+        for one, place in enumerate(places):
+            if stop():
+                return None
+            tell((done + one / len(places)) / len(explorer.drafters))
+            found[name] += (explorer.sweep(name, noise, place),)
+    return found
+
+
 def facts_of(explorer: NoiseExplorer) -> dict[str, DrafterFacts]:
     """What a record keeps of the drafters behind it."""
     return {
         name: DrafterFacts(
-            one.config.expected(), one.config.replaced, one.sha256(), one.config.temperature
+            gains=one.config.expected(),
+            replaced=one.config.replaced,
+            weights_sha256=one.sha256(),
+            temperature=one.config.temperature,
+            rank=one.config.rank,
+            head_layers=one.config.head_layers,
         )
         for name, one in explorer.drafters.items()
     }

@@ -11,13 +11,16 @@ from viz import theme
 from viz.figures import tokens
 
 ROW = 34  # px a place
+OWN = "◆"  # the verifier's own token
 LABELLED = 2  # cells that a run of one token needs to be labelled
 
 
-def figure(sweep: Sweep, now: float, texts: Mapping[str, str]) -> go.Figure:
+def figure(sweep: Sweep, now: float, texts: Mapping[str, str], told: bool = False) -> go.Figure:
     """Later places × noise, coloured by the drafter's probability of its token; a run of cells
-    with one token is labelled once and framed. `now`: the noise as it is set.
+    with one token is labelled once and framed. `now`: the noise as it is set. `told`: place 1 holds
+    the verifier's own tokens and probabilities, with its mark.
     """
+    own = told and sweep.place == 0
     rows = len(sweep.texts[0])
     columns = len(sweep.noise)
     cell = 1 / columns
@@ -33,7 +36,10 @@ def figure(sweep: Sweep, now: float, texts: Mapping[str, str]) -> go.Figure:
         y=places,
         z=[[line[row] for line in sweep.probabilities] for row in range(rows)],
         customdata=[
-            [[places[row] + 1, tokens.full(line[row])] for line in sweep.texts]
+            [
+                [places[row] + 1, tokens.full(line[row]), texts[_whose(own and row == 0)]]
+                for line in sweep.texts
+            ]
             for row in range(rows)
         ],
         zmin=0,
@@ -75,11 +81,19 @@ def figure(sweep: Sweep, now: float, texts: Mapping[str, str]) -> go.Figure:
             xaxis={"range": [0, 1], "fixedrange": True, "showgrid": False,
                    "title": {"text": texts["noise.sweep.x"].format(place=sweep.place + 1)}},
             yaxis={"range": [places[-1] + 0.5, places[0] - 0.5], "fixedrange": True,
-                   "tickvals": places, "ticktext": [str(place + 1) for place in places],
+                   "tickvals": places, "ticktext": [
+                       f"{OWN} {place + 1}" if own and place == 0 else str(place + 1)
+                       for place in places
+                   ],
                    "showgrid": False, "title": {"text": texts["noise.sweep.y"]}},
         )
     )  # fmt: skip
     return drawn
+
+
+def _whose(own: bool) -> str:
+    """The key of whose probability a cell's is."""
+    return "noise.sweep.verifiers" if own else "noise.sweep.drafters"
 
 
 def _runs(line: list[str]) -> list[tuple[int, int, str]]:

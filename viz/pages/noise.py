@@ -1,39 +1,41 @@
-"""Page Noise: a context, its noise as sliders, and what follows from one call (PTP)."""
+"""Page Noise: a context, its noise as sliders, and what drafters foresee from it (PTP)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import wait
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.records.noise import Question
+from mtp.records.noise import PLACES, Question
 from viz import noise_shown, panel, shell
-from viz.noise_shown import Shown, asked_from, head_of, look_at, sweep_at
+from viz.noise_asked import Questions, tab_of
+from viz.noise_shown import Shown, asked_from, head_of, opened_from
 from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
-MOST_SHOWN = 12  # each may hold a context's cache
 MOST_NOISE = 64  # numbers that an address may hold
-WAIT = 120.0  # seconds for an answer; the first may load the model
+MOST_BYTES = 4 * 2**20  # of a saved context; 16 places of three drafters take a fifth
 _KEEP = gr.skip()
 
 
-def noise_panel(desk: Desk, kept: Kept[Shown], first: str | None) -> gr.HTML:
-    """A component that shows the context named in its value, {"noise", "ask"}."""
+def noise_panel(questions: Questions, first: str | None) -> gr.HTML:
+    """A component that shows the context named in its value, {"noise", "ask"}. Its event `asked`
+    tells that an answer takes a while.
+    """
     return gr.HTML(
         value={"noise": first} if first else None,
         html_template=panel.markup("noise"),
         js_on_load=panel.scripts(
             "page", "figure", "noise",
             texts=part("noise.", "player.data", "player.p", "player.json", "player.nothing_yet",
-                       "player.link"),
+                       "player.link", "status.dismiss"),
             controls="noise-controls",
         ),
-        server_functions=[_head_of(kept), _look_of(desk, kept), _sweep_of(desk, kept)],
+        server_functions=[_head_of(questions.kept), *_answers(questions)],
         apply_default_css=False,
         elem_id="noise-view",
     )  # fmt: skip
@@ -48,99 +50,25 @@ def _head_of(kept: Kept[Shown]) -> Any:
     return noise_head
 
 
-def _look_of(desk: Desk, kept: Kept[Shown]) -> Any:
-    def noise_look(request: list[Any]) -> dict[str, Any]:
-        """Everything for one setting of the noise, asked for as [the context's name, question]."""
+def _answers(questions: Questions) -> list[Any]:
+    """What the page asks by itself; each belongs to the browser tab that asks."""
 
-        def answer(shown: Shown, plain: object, job: Job | None) -> dict[str, Any] | None:
-            asked = asked_from(plain, shown.record)
-            record = shown.record
-            if asked.noise == record.view.noise:
-                return look_at(record, record.view, asked)
-            if job is None:
-                return None
-            return look_at(record, _explorer(desk, shown, job).view(asked.noise), asked)
+    async def noise_look(asked: list[Any], request: gr.Request) -> dict[str, Any]:
+        return await questions.look(asked, await tab_of(request))
 
-        return _answer(desk, kept, request, answer)
+    async def noise_sweep(asked: list[Any], request: gr.Request) -> dict[str, Any]:
+        return await questions.sweep(asked, await tab_of(request))
 
-    return noise_look
+    async def noise_file(asked: list[Any], request: gr.Request) -> dict[str, Any]:
+        return await questions.file(asked, await tab_of(request))
 
-
-def _sweep_of(desk: Desk, kept: Kept[Shown]) -> Any:
-    def noise_sweep(request: list[Any]) -> dict[str, Any]:
-        """One place's noise swept, asked for as [the context's name, question]."""
-
-        def answer(shown: Shown, plain: object, job: Job | None) -> dict[str, Any] | None:
-            asked = asked_from(plain, shown.record)
-            record = shown.record
-            if not asked.drafter:
-                return {}
-            recorded = record.sweeps[asked.drafter]
-            if asked.noise == record.view.noise and asked.place == recorded.place:
-                return sweep_at(recorded, asked.noise[asked.place])
-            if job is None:
-                return None
-            explorer = _explorer(desk, shown, job)
-            sweep = explorer.sweep(asked.drafter, asked.noise, asked.place)
-            return sweep_at(sweep, asked.noise[asked.place])
-
-        return _answer(desk, kept, request, answer)
-
-    return noise_sweep
-
-
-def _answer(
-    desk: Desk,
-    kept: Kept[Shown],
-    request: object,
-    answer: Callable[[Shown, object, Job | None], dict[str, Any] | None],
-) -> dict[str, Any]:
-    """The answer from the record, or where it is not there (None) from the model, in its turn.
-
-    Errors are sentences.
-    """
-    key, plain = request if isinstance(request, list) and len(request) == 2 else (None, None)
-    shown = kept.get(key)
-    if shown is None:
-        return {"error": text("noise.error.gone")}
-    try:
-        found = answer(shown, plain, None)
-    except InputError as error:
-        return {"error": str(error)}
-    if found is not None:
-        return found
-    job = desk.submit(lambda mine: answer(shown, plain, mine), owner=f"noise {key}")
-    assert job.future is not None
-    if not wait([job.future], WAIT).done:
-        job.stop()
-        return {"error": text("noise.error.busy")}
-    failure = job.failure()
-    if failure is not None or job.future.cancelled():
-        return {"error": failure or text("noise.error.busy")}
-    result: dict[str, Any] = job.future.result()
-    return result
-
-
-def _explorer(desk: Desk, shown: Shown, job: Job) -> Any:
-    """The context's explorer on the loaded model; made anew where another took its place."""
-    imported("mtp.ptp.question")
-    from mtp.ptp.question import explorer_of, facts_of
-
-    record = shown.record
-    verifier = desk.verifier(record.model, record.dtype, job)
-    if shown.explorer is None or shown.explorer.backbone is not verifier.backbone:
-        if verifier.weights_sha256 != record.weights_sha256:
-            raise InputError(text("noise.error.weights", model=record.model))
-        explorer = explorer_of(verifier, record.question)
-        if facts_of(explorer) != record.drafters:
-            raise InputError(text("noise.error.drafters", model=record.model))
-        shown.explorer = explorer
-    return shown.explorer
+    return [noise_look, noise_sweep, noise_file]
 
 
 def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> None:
     """Lays the page out and binds its events."""
-    kept: Kept[Shown] = Kept(MOST_SHOWN)
+    kept: Kept[Shown] = Kept()
+    questions = Questions(desk, kept)
     recorded = noise_shown.recorded_names()
     first = noise_shown.keep_recorded(recorded[0], kept) if recorded else None
     with gr.Column(elem_id="noise-controls"):
@@ -152,8 +80,11 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         with gr.Row():
             start = gr.Button(text("noise.start"), variant="primary", elem_id="noise-start")
             stop = gr.Button(text("decode.stop"), interactive=False, elem_id="noise-stop")
+        upload = gr.UploadButton(
+            text("noise.open"), file_types=[".json"], size="sm", elem_id="noise-open", min_width=120
+        )
         gr.HTML(f'<p class="ds-dim ds-note">{text("noise.note")}</p>', apply_default_css=False)
-    view = noise_panel(desk, kept, first)
+    view = noise_panel(questions, first)
     fields = [prompt, answer]
     buttons = [start, stop]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
@@ -167,7 +98,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     ) -> AsyncIterator[list[Any]]:
         """Status, view, start, stop while a context is read."""
         found: dict[str, str] = {}
-        job = _explore_into(found, desk, kept, owner, model, dtype, question)
+        job = _explore_into(found, questions, owner, model, dtype, question)
         async for words in watch(desk, job):
             yield [words, _KEEP, *busy(True)]
         failure = job.failure()
@@ -176,8 +107,14 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             return
         key = found.get("noise")
         words = text("noise.done") if key else text("noise.stopped")
-        value = {"noise": key, "ask": ask} if key else _KEEP
-        yield [shell.status(f"{words} {desk.loaded()}".strip()), value, *busy(False)]
+        line = shell.status(f"{words} {desk.loaded()}".strip())
+        shown = kept.get(key)
+        if shown is not None and ask:
+            try:
+                asked_from(ask, shown.record)
+            except InputError as error:
+                line, ask = shell.status(str(error), "failed"), None
+        yield [line, {"noise": key, "ask": ask} if key else _KEEP, *busy(False)]
 
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
         """Reads the context that the controls say."""
@@ -207,13 +144,14 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 yield nothing
                 return
             try:
-                ask = ask_from(query)
                 key = noise_shown.keep_recorded(name, kept)
+                shown = kept.get(key)
+                assert shown is not None
+                ask = ask_from(query)
+                asked_from(ask, shown.record)
             except (InputError, TraceError) as error:
                 yield [shell.status(str(error), "failed"), *nothing[1:]]
                 return
-            shown = kept.get(key)
-            assert shown is not None
             line = shell.status(text("noise.shown", model=shown.record.model))
             question = shown.record.question
             said = filling([question.prompt, question.answer])
@@ -222,12 +160,15 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         yield [*[_KEEP] * 4, filling([query["behind"], query.get("answer", "")])]
         try:
             ask = ask_from(query)
+            places = places_from(query)
+            if len(ask.get("noise", [0.0] * places)) != places:
+                raise shell.refused(query, "u")
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
             yield [shell.status(str(error), "failed"), *nothing[1:]]
             return
         question = Question(
-            prompt=query["behind"], answer=query.get("answer", ""),
+            prompt=query["behind"], answer=query.get("answer", ""), places=places,
             **{
                 name: values[name]
                 for name in ("mode", "seed", "temperature", "top_k", "top_p")
@@ -237,11 +178,42 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         async for update in explore(model, dtype, question, owner_of(request), ask):
             yield [*update, _KEEP]
 
+    def open_file(path: str | None) -> list[Any]:
+        """Shows a saved context without a model: status, view, fields."""
+        if path is None:
+            return [_KEEP] * 4
+        file = Path(path)
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                raise TraceError(text("noise.error.large", most=MOST_BYTES // 2**20))
+            shown = opened_from(file.read_bytes())
+        except (DraftscopeError, OSError) as error:
+            words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
+            return [shell.status(words, "failed"), *[_KEEP] * 3]
+        question = shown.record.question
+        line = shell.status(text("noise.opened", model=shown.record.model[:80]))
+        return [line, {"noise": kept.add(shown)}, question.prompt, question.answer]
+
+    async def follow(request: gr.Request) -> AsyncIterator[list[Any]]:
+        """What the model does for a moved slider: status, start, stop. What comes of it, an error
+        as well, is said beside the picture.
+        """
+        job = questions.job_of(owner_of(request))
+        if job is None:
+            yield [_KEEP] * 3
+            return
+        async for words in watch(desk, job):
+            yield [words, *busy(True)]
+        words = text("noise.stopped.question" if job.stopped else "noise.live")
+        yield [shell.status(f"{words} {desk.loaded()}".strip()), *busy(False)]
+
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
 
     start.click(run, [*header.components, *fields], [status, view, *buttons], **quiet)
     stop.click(end, None, None, queue=False)
+    upload.upload(open_file, upload, [status, view, *fields], **quiet)
+    view.asked(follow, None, [status, *buttons], **quiet)
     app.load(load, None, [status, view, *buttons, filled_from_address(fields)], **quiet)
 
 
@@ -269,10 +241,17 @@ def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
     return ask
 
 
+def places_from(query: Mapping[str, str]) -> int:
+    """How many places an address asks for. Raises InputError for what makes no sense."""
+    words = query.get("places", str(PLACES))
+    if not (words.isascii() and words.isdecimal() and len(words) < 3):
+        raise shell.refused(query, "places")
+    return int(words)
+
+
 def _explore_into(
     found: dict[str, str],
-    desk: Desk,
-    kept: Kept[Shown],
+    questions: Questions,
     owner: str,
     model: str,
     dtype: str | None,
@@ -289,7 +268,7 @@ def _explore_into(
 
         check_prompt(question.prompt)
         Sampling(question.temperature, question.top_k, question.top_p)
-        verifier = desk.verifier(model, dtype, job)
+        verifier = questions.desk.verifier(model, dtype, job)
         job.tell(text("status.prefill"))
         explorer = explorer_of(verifier, question, lambda: job.stopped)
 
@@ -298,8 +277,11 @@ def _explore_into(
 
         if job.stopped:
             return
-        made = record(verifier, question, explorer, tell, lambda: job.stopped)
+        # The model is there to sweep the other places when they are asked for.
+        made = record(verifier, question, explorer, tell, lambda: job.stopped, swept=(0,))
         if made is not None:
-            found["noise"] = kept.add(Shown(made, explorer=explorer))
+            key = questions.kept.add(Shown(made))
+            questions.explorers.keep(key, verifier, explorer)
+            found["noise"] = key
 
-    return desk.submit(work, owner)
+    return questions.desk.submit(work, owner)

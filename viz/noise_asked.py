@@ -1,0 +1,212 @@
+"""What page Noise asks the model: whose question it is, contexts read, answers in their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import gradio as gr
+
+from mtp.errors import InputError
+from mtp.records.noise import NoiseRecord
+from viz.noise_shown import Asked, Shown, asked_from, file_of, look_at, sweep_at
+from viz.runs import Desk, Job, Kept, imported
+from viz.texts import text
+
+if TYPE_CHECKING:
+    from mtp.models.verifier import Verifier
+    from mtp.ptp.explore import NoiseExplorer
+
+MOST_READ = 4  # contexts that stay read; each holds a cache and its drafters
+WAIT = 600.0  # seconds for an answer; the first may fetch and load the model
+
+Answer = Callable[[Shown, Asked, Job | None], dict[str, Any] | None]
+"""The answer to a question; None where it needs the model and there is no job."""
+
+
+class Explorers:
+    """Contexts that the loaded model has read, by name, the newest few. They go when the desk lets
+    the model go. Only the worker uses them.
+    """
+
+    def __init__(self) -> None:
+        self._read: WeakKeyDictionary[Verifier, OrderedDict[str, NoiseExplorer]] = (
+            WeakKeyDictionary()
+        )
+
+    def keep(self, key: str, verifier: Verifier, explorer: NoiseExplorer) -> None:
+        """Keeps a context that was just read."""
+        read = self._read.setdefault(verifier, OrderedDict())
+        read[key] = explorer
+        while len(read) > MOST_READ:
+            read.popitem(last=False)
+
+    def of(self, key: str, record: NoiseRecord, verifier: Verifier, job: Job) -> NoiseExplorer:
+        """The record's context on this model, read where it is not yet.
+
+        Raises InputError where the model or its drafters are others than the record's.
+        """
+        read = self._read.get(verifier)
+        if read is not None and key in read:
+            return read[key]
+        if verifier.weights_sha256 != record.weights_sha256:
+            raise InputError(text("noise.error.weights", model=record.model))
+        from mtp.ptp.question import explorer_of, facts_of
+
+        job.tell(text("status.prefill"))
+        explorer = explorer_of(verifier, record.question, lambda: job.stopped)
+        if facts_of(explorer) != record.drafters:
+            raise InputError(text("noise.error.drafters", model=record.model))
+        if not job.stopped:
+            self.keep(key, verifier, explorer)
+        return explorer
+
+
+class Questions:
+    """Questions of browser tabs about contexts, answered from what is kept or by the model."""
+
+    def __init__(self, desk: Desk, kept: Kept[Shown]) -> None:
+        self.desk = desk
+        self.kept = kept
+        self.explorers = Explorers()
+        self._jobs: dict[str, Job] = {}
+
+    def job_of(self, owner: str) -> Job | None:
+        """The newest question of a tab that the model has not answered yet."""
+        return self._jobs.get(owner)
+
+    async def look(self, asked: object, owner: str) -> dict[str, Any]:
+        """Everything for one setting of the noise, asked for as [the context's name, question]."""
+
+        def answer(shown: Shown, asked: Asked, job: Job | None) -> dict[str, Any] | None:
+            view = shown.view(asked.noise)
+            if view is None:
+                if job is None:
+                    return None
+                explorer = self._explorer(key, shown, job)
+                if job.stopped:
+                    return None
+                view = explorer.view(asked.noise)
+                shown.keep(view)
+            return look_at(shown.record, view, asked)
+
+        key = _key(asked)
+        return await self._answer(asked, answer, owner)
+
+    async def sweep(self, asked: object, owner: str) -> dict[str, Any]:
+        """One place's noise swept, asked for as [the context's name, question]."""
+
+        def answer(shown: Shown, asked: Asked, job: Job | None) -> dict[str, Any] | None:
+            if not asked.drafter:
+                return {}
+            sweep = shown.sweep(asked)
+            if sweep is None:
+                if job is None:
+                    return None
+                explorer = self._explorer(key, shown, job)
+                if job.stopped:
+                    return None
+                sweep = explorer.sweep(asked.drafter, asked.noise, asked.place)
+            return sweep_at(shown.record, sweep, asked)
+
+        key = _key(asked)
+        return await self._answer(asked, answer, owner)
+
+    async def file(self, asked: object, owner: str) -> dict[str, Any]:
+        """The context with the noise as it is set, with sweeps of all its places, as a file; asked
+        for as [the context's name, question].
+        """
+
+        def answer(shown: Shown, asked: Asked, job: Job | None) -> dict[str, Any] | None:
+            record, view = shown.record, shown.view(asked.noise)
+            if view is record.view and record.whole:
+                return file_of(record)
+            if job is None:
+                return None
+            from mtp.ptp.question import with_view
+
+            explorer = self._explorer(key, shown, job)
+            if job.stopped:
+                return None
+            if view is None:
+                view = explorer.view(asked.noise)
+
+            def tell(done: float) -> None:
+                job.tell(text("noise.saving"), done)
+
+            made = with_view(record, explorer, view, tell, lambda: job.stopped)
+            return None if made is None else file_of(made)
+
+        key = _key(asked)
+        return await self._answer(asked, answer, owner)
+
+    def _explorer(self, key: str, shown: Shown, job: Job) -> NoiseExplorer:
+        """The context on the loaded model; on the way the job tells what it waits for."""
+        job.tell(text("status.importing"))
+        imported("mtp.ptp.question")
+        record = shown.record
+        verifier = self.desk.verifier(record.model, record.dtype, job)
+        return self.explorers.of(key, record, verifier, job)
+
+    async def _answer(self, asked: object, answer: Answer, owner: str) -> dict[str, Any]:
+        """The answer from what is kept, or where it is not there from the model, in its turn and
+        for this tab. Errors are sentences.
+        """
+        shown = self.kept.get(_key(asked))
+        if shown is None:
+            return {"error": text("noise.error.gone")}
+        assert isinstance(asked, list)
+        try:
+            question = asked_from(asked[1], shown.record)
+        except InputError as error:
+            return {"error": str(error)}
+        found = await asyncio.to_thread(answer, shown, question, None)
+        if found is not None:
+            return found
+        job = self.desk.submit(lambda mine: answer(shown, question, mine), owner)
+        self._jobs[owner] = job
+        try:
+            await _over(job)
+        finally:
+            if self._jobs.get(owner) is job:
+                del self._jobs[owner]
+        return _outcome(job)
+
+
+async def _over(job: Job) -> None:
+    """Waits until a job is done, or for so long."""
+    assert job.future is not None
+    over = asyncio.wrap_future(job.future)
+    done, _ = await asyncio.wait([over], timeout=WAIT)
+    if done and not over.cancelled():
+        over.exception()  # has been seen; `_outcome` says it
+
+
+def _outcome(job: Job) -> dict[str, Any]:
+    """What a job answers; a sentence where it failed, was stopped or takes too long."""
+    if not job.done:
+        job.stop()
+        return {"error": text("noise.error.busy", minutes=f"{WAIT / 60:.0f}")}
+    failure = job.failure()
+    if failure is not None:
+        return {"error": failure}
+    assert job.future is not None
+    result = None if job.future.cancelled() else job.future.result()
+    return {"error": text("noise.error.stopped")} if result is None else result
+
+
+def _key(asked: object) -> str:
+    """The context's name in what a page asks; empty where there is none."""
+    whole = isinstance(asked, list) and len(asked) == 2 and isinstance(asked[0], str)
+    return str(asked[0]) if whole else ""  # type: ignore[index]
+
+
+async def tab_of(request: gr.Request) -> str:
+    """The browser tab that calls a server function: Gradio hands over the bare request, whose body
+    names the tab as it does for events.
+    """
+    body = await request.json()
+    return str(body["session_hash"])
