@@ -1,7 +1,9 @@
-"""Page Noise as a person uses it: first view, sliders, sweep, own context, links."""
+"""Page Noise as a person uses it: first view, sliders, sweep, own context, files, links."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlparse
 
 import pytest
@@ -43,6 +45,86 @@ def test_the_first_view_needs_no_model(visit) -> None:
     page.wait_for_selector(f'{VIEW} [data-part="branches-plot"] .main-svg')
     expect(page.locator(f"{VIEW} [data-part=sweep-plot] .xtitle")).to_have_text("noise of place 1")
     expect(page.locator("#status")).to_contain_text("recorded context")
+
+
+def sweep_of(page: Page, place: int) -> None:
+    """Waits for the sweep of a place, counted from 1."""
+    expect(page.locator(f"{VIEW} [data-part=sweep-plot] .xtitle")).to_have_text(
+        f"noise of place {place}", timeout=SLOW_MS
+    )
+
+
+def test_every_place_and_drafter_of_a_recorded_context_needs_no_model(visit) -> None:
+    page = open_noise(visit)
+    status = page.locator("#status").inner_text()
+    marks = page.locator(f"{VIEW} [data-part=sweep-plot] .ytick text").all_text_contents
+    sweep_of(page, 1)
+    assert "◆ 1" in marks()  # the verifier's own pick
+    page.locator(f"{VIEW} .ds-slider").nth(2).focus()
+    sweep_of(page, 3)
+    assert marks()[0] == "3"
+    part(page, "drafter").select_option("independent")
+    page.locator(f'{VIEW} [data-at="1,5"]').click()  # O-PTP's sixth token
+    sweep_of(page, 6)
+    expect(part(page, "drafter")).to_have_value("o-ptp")
+    page.evaluate(
+        """() => document.querySelector('#noise-view [data-part="branches-plot"]')
+        .emit('plotly_click', {points: [{x: 3}]})"""
+    )
+    sweep_of(page, 4)
+    assert page.locator("#status").inner_text() == status
+
+
+def test_what_drafters_are_told_is_marked_as_the_verifiers(visit) -> None:
+    page = open_noise(visit)
+    for name in ("o-ptp", "independent"):
+        first, second = page.locator(f'{VIEW} [data-row="{name}"] .ds-cell').all()[:2]
+        assert "ds-cell-verifier" in (first.get_attribute("class") or "")
+        assert "told to the drafter" in (first.get_attribute("data-about") or "")
+        assert "ds-cell-verifier" not in (second.get_attribute("class") or "")
+        assert row(page, name)[0] == row(page, "plain")[0]
+    expect(part(page, "caption")).to_contain_text("of 7")
+    expect(part(page, "caption")).to_contain_text("does not count")
+    page.locator(f'{VIEW} [data-row="independent"] .ds-term').focus()
+    expect(page.locator("#ds-tip")).to_contain_text("which the drafter is told")
+
+
+def test_keys_reach_the_tokens_and_their_numbers(visit) -> None:
+    page = open_noise(visit)
+    page.locator(f'{VIEW} [data-row="plain"] .ds-cell').first.focus()
+    expect(page.locator("#ds-tip")).to_contain_text("falls into this token's interval")
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    expect(page.locator(f'{VIEW} [data-at="1,2"]')).to_be_focused()
+    expect(page.locator("#ds-tip")).to_contain_text("the verifier gives it")
+    assert page.locator(f'{VIEW} .ds-cell[tabindex="0"]').count() == 1
+    page.keyboard.press("Enter")
+    sweep_of(page, 3)
+
+
+def test_the_tokens_are_in_the_table_and_in_the_files(visit) -> None:
+    page = open_noise(visit)
+    part(page, "strips-data").click()
+    tables = part(page, "strips-table").locator("table")
+    expect(tables).to_have_count(2)
+    tokens = [cell.strip() for cell in tables.first.locator("td:nth-child(3)").all_inner_texts()]
+    names = (
+        part(page, "rows")
+        .locator(".ds-noise-row")
+        .evaluate_all("(rows) => rows.map((row) => row.dataset.row)")
+    )
+    assert tokens == [token for name in names for token in row(page, name)]
+    part(page, "strips-data").click()
+    for name in ("strips", "sweep", "branches"):
+        with page.expect_download() as saved:
+            part(page, f"{name}-json").click()
+        figure = json.loads(Path(saved.value.path()).read_text())
+        assert figure["data"]
+        if name == "strips":
+            assert [one["place"] for one in figure["tokens"]] == [*range(1, 9)] * len(names)
+        with page.expect_download() as picture:
+            part(page, f"{name}-png").click()
+        assert Path(picture.value.path()).read_bytes()[1:4] == b"PNG"
 
 
 def test_a_slider_is_drawn_where_its_noise_is(visit) -> None:
@@ -110,10 +192,124 @@ def test_an_own_context_with_markup(visit) -> None:
     assert query["behind"] == ["Say <b>hi</b>."] and query["answer"] == ["Hi th"]
 
 
+def test_a_context_is_saved_as_it_is_set_and_opened_again(visit, tmp_path: Path) -> None:
+    page = open_noise(visit)
+    first = part(page, "values").inner_text()
+    part(page, "again").click()
+    expect(part(page, "values")).not_to_have_text(first)
+    page.wait_for_url("**u=0.**", timeout=SLOW_MS)
+    tokens = {name: row(page, name) for name in ("plain", "o-ptp", "independent")}
+    noise = parse_qs(urlparse(page.url).query)["u"][0]
+    page.locator(f"{VIEW} .ds-slider").nth(3).focus()
+    sweep_of(page, 4)
+    with page.expect_download(timeout=SLOW_MS) as saved:
+        part(page, "save").click()
+    file = tmp_path / "context.json"
+    saved.value.save_as(file)
+
+    other = visit.again()
+    other.goto(visit.address + "/?tab=noise")
+    other.wait_for_selector(f'{VIEW} [data-part="strips-plot"] .main-svg')
+    with other.expect_file_chooser() as chooser:
+        other.locator("#noise-open").click()
+    chooser.value.set_files(file)
+    expect(part(other, "label")).to_have_text("opened from a file")
+    expect(part(other, "title")).to_contain_text("noise set by hand")
+    expect(other.locator("#status")).to_contain_text("A saved context on byte is shown")
+    expect(part(other, "values")).to_have_text(part(page, "values").inner_text().replace("\n", ""))
+    for name, texts in tokens.items():
+        assert row(other, name) == texts
+    for place in (8, 2):  # swept in the file
+        other.locator(f"{VIEW} .ds-slider").nth(place - 1).focus()
+        sweep_of(other, place)
+    expect(other.locator("#status")).to_contain_text("A saved context on byte is shown")
+    part(other, "budget").fill("9")
+    part(other, "budget").blur()
+    other.wait_for_url("**rows=9**")
+    assert parse_qs(urlparse(other.url).query)["u"] == [noise]  # no seed gives it
+
+
+def test_files_that_are_none_get_a_sentence(visit, tmp_path: Path) -> None:
+    page = open_noise(visit)
+    for content, said in (("{}", "not a record of noise"), ("x" * 2**22 + "y", "over 4 MB")):
+        file = tmp_path / "wrong.json"
+        file.write_text(content)
+        with page.expect_file_chooser() as chooser:
+            page.locator("#noise-open").click()
+        chooser.value.set_files(file)
+        expect(page.locator("#status")).to_contain_text(said)
+    expect(part(page, "label")).to_have_text("recorded")
+
+
+def test_stop_ends_what_the_page_asks_and_says_so_until_dismissed(visit) -> None:
+    page = open_noise(visit)
+    slide(page, 7, 0.5)
+    page.wait_for_url("**u=0.**", timeout=SLOW_MS)
+    sweep_of(page, 8)
+    part(page, "save").click()  # sweeps every place
+    stop = page.locator("#noise-stop")
+    expect(page.locator("#status")).to_contain_text("Sweeping every place")
+    expect(stop).to_be_enabled()
+    stop.click()
+    expect(part(page, "fault")).to_contain_text("Stopped before the model answered")
+    expect(page.locator("#status")).to_contain_text("Stopped: the picture")
+    expect(stop).to_be_hidden()
+    slide(page, 7, 0.6)
+    sweep_of(page, 8)
+    page.wait_for_url("**%2C0.6&**", timeout=SLOW_MS)  # another question was answered
+    expect(part(page, "fault")).to_contain_text("Stopped before the model answered")
+    part(page, "fault").get_by_text("Dismiss").click()
+    expect(part(page, "fault")).to_be_hidden()
+
+
+def test_a_link_keeps_every_number_as_it_is(visit) -> None:
+    top = "0.9999999403953552"  # the last point of the grid that noise lies on
+    noise = [top, "5.960464477539063e-8", *["0.08513563871383667"] * 6]
+    page = open_noise(visit, "?" + urlencode({"tab": "noise", "u": ",".join(noise)}))
+    expect(part(page, "values")).to_contain_text("1.000", timeout=SLOW_MS)
+    expect(part(page, "caption")).to_contain_text("plain sampling writes", timeout=SLOW_MS)
+    slide(page, 7, 0.25)
+    page.wait_for_url("**0.25**", timeout=SLOW_MS)
+    link = page.url
+    kept = parse_qs(urlparse(link).query)["u"][0].split(",")
+    assert [float(u) for u in kept] == [float(u) for u in [*noise[:7], "0.25"]]
+    plain = row(page, "plain")
+    page.goto(link)
+    expect(part(page, "values")).to_contain_text("0.250", timeout=SLOW_MS)
+    page.wait_for_url(link)
+    page.wait_for_function(
+        """(wanted) => [...document.querySelectorAll('#noise-view [data-row="plain"] .ds-cell')]
+        .map((cell) => cell.textContent).join() === wanted""",
+        arg=",".join(plain),
+        timeout=SLOW_MS,
+    )
+
+
 def test_wrong_addresses_get_a_sentence(visit) -> None:
     page = open_noise(visit)
-    page.goto(visit.address + "/?" + urlencode({"tab": "noise", "noises": "nosuch"}))
-    expect(page.locator("#status")).to_contain_text("There is no recorded context nosuch")
+    for query, said in (
+        ({"noises": "nosuch"}, "There is no recorded context nosuch"),
+        ({"u": "0.5,0.5"}, "The noise is 8 numbers"),
+        ({"u": "1"}, "The link says u=1"),
+        ({"place": "9"}, "from 1 to 8"),
+        ({"rows": "1"}, "from 2 to 256"),
+        ({"drafts": "nosuch"}, "There is no drafter nosuch"),
+        ({"behind": "Hi", "u": "0.5,0.5"}, "The link says u=0.5,0.5"),
+        ({"behind": "Hi", "places": "x"}, "The link says places=x"),
+        ({"behind": "Hi", "places": "40"}, "The places are 40; they can be from 2 to 8"),
+    ):
+        page.goto(visit.address + "/?" + urlencode({"tab": "noise", **query}))
+        expect(page.locator("#status")).to_contain_text(said, timeout=SLOW_MS)
+
+
+def test_a_link_holds_how_many_places(visit) -> None:
+    page = visit.page
+    asked = {"tab": "noise", "behind": "Say hi.", "places": "4", "u": "0.5,0.25,0.125,0.0625"}
+    page.goto(visit.address + "/?" + urlencode(asked))
+    expect(part(page, "label")).to_have_text("your context", timeout=SLOW_MS)
+    expect(page.locator(f"{VIEW} .ds-slider")).to_have_count(4)
+    page.wait_for_url("**places=4**", timeout=SLOW_MS)
+    assert parse_qs(urlparse(page.url).query)["u"] == ["0.5,0.25,0.125,0.0625"]
 
 
 def test_a_phone_scrolls_the_board_not_the_page(visit) -> None:
