@@ -9,6 +9,8 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import open_settings
+
 pytestmark = pytest.mark.browser
 VIEW = "#circuit-view"
 SLOW_MS = 300_000  # a model is loaded first
@@ -78,7 +80,9 @@ def test_first_view_is_a_recorded_circuit(visit) -> None:
     assert page.locator(f"{VIEW} .ds-sample").count() == 40
     for name in ("marginals", "verdicts", "latents", "information"):
         assert page.locator(f'{VIEW} [data-part="{name}-plot"] .main-svg').count() > 0
-    expect(part(page, "count-joint")).to_contain_text("of 20 impossible")
+    expect(part(page, "count-joint")).to_contain_text("unknown word: ")
+    expect(part(page, "count-joint")).to_contain_text("below the 1st percentile: ")
+    expect(part(page, "compared")).to_contain_text("nats")
 
 
 def test_a_state_is_held_and_let_go_by_clicks(visit) -> None:
@@ -120,14 +124,139 @@ def click_bar(page: Page, position: int) -> str:
 def test_tokens_are_taken_one_after_another_by_clicks(visit) -> None:
     page = open_circuit(visit)
     click_bar(page, 2)  # not before the first
+    expect(page.locator("#ds-tip")).to_have_text(
+        "Tokens are taken in order: the next free position is +1."
+    )
     page.wait_for_timeout(600)  # two clicks in a row are a double click
     token = click_bar(page, 1)
     wait_for_said(page, "Given that the window begins with")
-    expect(part(page, "given")).to_have_value(token.replace("␣", " "))
+    taken = part(page, "taken").locator("button")
+    expect(taken).to_have_text([token])
     page.wait_for_timeout(600)
     second = click_bar(page, 2)
-    expect(part(page, "given")).to_have_value((token + second).replace("␣", " "))
+    expect(taken).to_have_text([token, second])
     wait_for_said(page, "2 of its 8 tokens")
+    part(page, "given").press_sequentially("xy")
+    wait_for_said(page, f"{token} {second} x y, 4 of its 8 tokens")
+    page.wait_for_timeout(600)
+    third = click_bar(page, 5)  # what was typed is taken with it
+    expect(taken).to_have_text([token, second, "x", "y", third])
+    expect(part(page, "given")).to_have_value("")
+    part(page, "given").press("Backspace")
+    wait_for_said(page, "4 of its 8 tokens")
+    taken.nth(1).click()
+    expect(taken).to_have_text([token])
+    wait_for_said(page, "1 of its 8 tokens")
+
+
+def test_a_line_break_in_the_window_stays(visit) -> None:
+    page = open_circuit(visit, "?tab=circuit&view=btree-8&given=d%0A")
+    wait_for_said(page, "begins with d ↵, 2 of its 8 tokens")
+    taken = part(page, "taken").locator("button")
+    expect(taken).to_have_text(["d", "↵"])
+    part(page, "given").press_sequentially("t")
+    wait_for_said(page, "begins with d ↵ t, 3 of its 8 tokens")
+    address = page.url
+    assert "given=t" in address and "taken=" in address
+    page.goto("about:blank")
+    page.goto(address)
+    wait_for_said(page, "begins with d ↵ t, 3 of its 8 tokens")
+    expect(taken).to_have_text(["d", "↵"])
+
+
+def test_a_cell_of_the_map_tells_its_pair(visit) -> None:
+    page = open_circuit(visit)
+    place = page.evaluate(
+        """() => {
+        const area = document.querySelector('#circuit-view [data-part="information-plot"]');
+        area.scrollIntoView({block: 'center'});
+        const { xaxis, yaxis } = area._fullLayout;
+        const box = area.getBoundingClientRect();
+        return [box.left + xaxis._offset + xaxis.l2p(3), box.top + yaxis._offset + yaxis.l2p(2)];
+        }"""
+    )
+    page.mouse.move(*place)
+    page.mouse.click(*place)
+    expect(part(page, "pair")).to_contain_text("+3 and +4 share", timeout=SOON_MS)
+    assert part(page, "pair").locator("tbody tr").count() == 5
+    assert trace(page, "information", "chosen")["x"] == ["+4", "+3"]
+    assert "pair=3.4" in page.url
+    before = part(page, "pair").inner_text()
+    part(page, "given").fill("x")
+    expect(part(page, "informed")).to_contain_text("Given the window's beginning")
+    expect(part(page, "pair")).not_to_have_text(before)
+    part(page, "clear").click()
+    expect(part(page, "pair")).to_be_hidden()
+
+
+def test_a_decoders_sign_leads_to_its_row(visit) -> None:
+    page = open_circuit(visit)
+    found = page.evaluate(
+        """() => {
+        const area = document.querySelector('#circuit-view [data-part="acceptance-plot"]');
+        area.scrollIntoView({block: 'center'});
+        const { xaxis, yaxis } = area._fullLayout;
+        const box = area.getBoundingClientRect();
+        const one = area.data.find((trace) => trace.name === 'ar');
+        return [box.left + xaxis._offset + xaxis.l2p(one.x[0]),
+                box.top + yaxis._offset + yaxis.l2p(one.y[0])]; }"""
+    )
+    page.mouse.move(*found)
+    page.mouse.click(*found)
+    row = page.locator(f'{VIEW} [data-part="acceptance-table"] tr.ds-row-chosen')
+    expect(row).to_have_count(1)
+    expect(row.locator("td").first).to_have_text("ar")
+
+
+def test_terms_are_told_on_focus(visit) -> None:
+    page = open_circuit(visit)
+    for name, words in (("log_q", "circuit's probability"), ("percall", "verifier's forwards")):
+        page.locator(f'{VIEW} [data-term="circuit.{name}"] .ds-term').focus()
+        expect(page.locator("#ds-tip")).to_contain_text(words)
+
+
+def test_a_shown_view_fills_the_fields_that_make_it_again(visit) -> None:
+    page = open_circuit(visit, "?tab=circuit&view=smollm2-btree-8")
+    expect(part(page, "title")).to_contain_text("on smollm2")
+    expect(page.locator("#circuit-rank input")).to_have_value("8")
+    open_settings(page)
+    expect(page.locator("#model input")).to_have_value("smollm2")
+    page.locator("#circuit-recorded input").click()
+    page.get_by_role("option", name="HMM").first.click()
+    expect(part(page, "title")).to_contain_text("on byte")
+    expect(page.locator("#model input")).to_have_value("byte")
+    expect(page.locator("#circuit-rank input")).to_have_value("16")
+
+
+def test_a_saved_view_opens_without_a_model(visit, tmp_path: Path) -> None:
+    page = open_circuit(visit, "?tab=circuit&view=cp-8")
+    title = part(page, "title").inner_text()
+    with page.expect_download() as saved:
+        part(page, "save").click()
+    file = tmp_path / "view.json"
+    plain = {**json.loads(Path(saved.value.path()).read_text()), "seed": 7, "lora": 1}
+    file.write_text(json.dumps(plain))
+    other = visit.again()
+    other.goto(visit.address + "/?tab=circuit")
+    other.wait_for_selector(f'{VIEW} [data-part="graph-plot"] .main-svg')
+    expect(other.locator("#status")).to_contain_text("recorded view")
+    with other.expect_file_chooser() as chooser:
+        other.locator("#circuit-open").click()
+    chooser.value.set_files(file)
+    expect(other.locator("#status")).to_contain_text("A saved view is shown: CP, one mixture")
+    expect(part(other, "label")).to_have_text("opened from a file")
+    expect(part(other, "title")).to_have_text(title.replace(", on ", ", K = 1 adapted layers, on "))
+    expect(other.get_by_label("CP, one mixture")).to_be_checked()
+    expect(other.locator("#circuit-lora input")).to_have_value("1")
+    open_settings(other)
+    expect(other.locator("#seed input")).to_have_value("7")
+    other.locator(f'{VIEW} .ds-sample[data-kind="joint"]').nth(2).click()
+    wait_for_said(other, "The lit tree drew")
+    file.write_text(json.dumps({**plain, "window": 3}))
+    with other.expect_file_chooser() as chooser:
+        other.locator("#circuit-open").click()
+    chooser.value.set_files(file)
+    expect(other.locator("#status")).to_contain_text("is not a circuit view, or it is broken")
 
 
 def test_a_clicked_sample_lights_its_tree(visit) -> None:
@@ -236,10 +365,10 @@ def test_a_link_asks_the_same_again(visit) -> None:
 def test_questions_that_make_no_sense_get_a_sentence(visit) -> None:
     page = open_circuit(visit, "?tab=circuit&view=cp-8&clamp=9.1")
     expect(part(page, "fault")).to_contain_text("there is no latent 8", timeout=SOON_MS)
-    page.locator("#circuit-window input").fill("many")
+    page.locator("#circuit-window input").fill("-3")
     page.locator("#circuit-prompt textarea").fill("Hello")
     page.locator("#circuit-start").click()
-    expect(page.locator("#status")).to_contain_text("whole number of tokens")
+    expect(page.locator("#status")).to_contain_text("it can be from 0 to 1024")
     page.locator("#circuit-prompt textarea").fill("   ")
     page.locator("#circuit-window input").fill("8")
     page.locator("#circuit-start").click()
@@ -274,6 +403,15 @@ def test_an_own_context_makes_its_own_circuit(visit) -> None:
     page.goto(page.url)
     expect(part(page, "label")).to_have_text("your view", timeout=SLOW_MS)
     assert page.locator(f"{VIEW} .ds-sample-text").all_inner_texts() == first
+
+
+def test_k_is_chosen_and_stays_in_the_link(visit) -> None:
+    page = open_circuit(visit, "?" + urlencode({**OWN, "circuit": "btree", "lora": "2"}))
+    expect(part(page, "label")).to_have_text("your view", timeout=SLOW_MS)
+    expect(part(page, "title")).to_contain_text("K = 2 adapted layers")
+    expect(page.locator("#circuit-lora input")).to_have_value("2")
+    page.locator(f"{VIEW} .ds-sample").first.click()
+    page.wait_for_url("**lora=2**")
 
 
 def test_a_circuit_that_is_not_there_gets_a_sentence(visit) -> None:

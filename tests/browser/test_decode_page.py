@@ -181,8 +181,55 @@ def test_noise_rows_and_the_branch_of_the_drafts_are_told(visit) -> None:
     part(page, "scrub").fill("1")
     click_first(page, "accepted")
     expect(part(page, "node")).to_contain_text(re.compile(r"behind \d accepted drafts"))
+    expect(part(page, "node")).to_contain_text(re.compile(r"byte-o-ptp-t0.7, [0-9a-f]{12}…"))
     click_first(page, "root")
-    expect(part(page, "node")).to_contain_text(re.compile(r"behind \d drafts: \d rows, chance"))
+    expect(part(page, "node")).to_contain_text(re.compile(r"behind \d drafts?\d rows, chance"))
+
+
+def test_what_each_branch_proposed_is_told_once_the_forward_is_over(visit, tmp_path: Path) -> None:
+    path = panel.ASSETS / "traces" / "o-ptp.json"
+    steps = json.loads(path.read_text())["steps"]
+    many = range(len(steps) - 1)
+    chosen = next(n for n in many if sum(map(bool, steps[n]["insight"]["proposed"])) > 2)
+    insight, goes_on = steps[chosen]["insight"], steps[chosen + 1]["insight"]["from"]
+    page = visit.open()
+    open_file(page, path)
+    expect(part(page, "title")).to_contain_text("o-ptp")
+    part(page, "scrub").fill(str(chosen))
+    part(page, "moment-drafted").click()
+    click_first(page, "root")
+    node = part(page, "node")
+    expect(node.locator("dd")).to_have_count(sum(rows > 0 for _, rows, _ in insight["branches"]))
+    expect(node.locator("dd .ds-chip")).to_have_count(0)  # the forward is not over
+    part(page, "moment-verified").click()
+    lines = node.locator("dd")
+    told = [one for one in insight["proposed"] if one is not None]
+    expect(lines).to_have_count(len(told))
+    for line, one in zip(lines.all(), told, strict=True):
+        chips = line.locator(".ds-chip").all_inner_texts()
+        shown = [words.replace(" ", "␣") for words in (one["own"]["text"], *one["texts"])]
+        assert chips == shown
+    kept = node.locator("dd:has(strong)")
+    expect(kept).to_have_count(1)
+    expect(kept).to_contain_text("the next step drafts these")
+    words = insight["proposed"][goes_on]["texts"]
+    assert kept.locator(".ds-unreached").all_inner_texts() == [w.replace(" ", "␣") for w in words]
+    part(page, "last").click()  # no step goes on from the last one
+    click_first(page, "root")
+    expect(node.locator("strong")).to_have_count(0)
+
+    older = json.loads(path.read_text())  # from before proposals and weights were recorded
+    older["run"].pop("drafter_weights")
+    older["run"]["prompt"] = "An older run."
+    for step in older["steps"]:
+        (step["insight"] or {}).pop("proposed", None)
+    (tmp_path / "older.json").write_text(json.dumps(older))
+    open_file(page, tmp_path / "older.json")
+    expect(part(page, "title")).to_contain_text("An older run.")
+    part(page, "scrub").fill(str(chosen))
+    click_first(page, "root")
+    expect(node.locator("dd:has(strong)")).to_have_count(1)
+    expect(node.locator("dd .ds-chip")).to_have_count(0)
 
 
 def test_clicking_a_node_in_the_picture(visit) -> None:
