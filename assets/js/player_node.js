@@ -45,7 +45,7 @@ function nodeDetails(step, node) {
     [term(TEXTS["node.q"], TEXTS["node.q.is"]), short(Math.exp(tree.log_q[node]))],
   ];
   if (judged) facts.push([term(TEXTS["node.p"], TEXTS["node.p.is"]), tree.log_p[node] === null ? "0" : short(Math.exp(tree.log_p[node]))]);
-  facts.push([TEXTS["node.origin"], tree.origins[node].join(", ")], ...proposed(step, node));
+  facts.push([TEXTS["node.origin"], tree.origins[node].join(", ")], ...weights(tree.origins[node]), ...proposed(step, node));
   const parts = [head(token.text, judged ? tree.status[node] : null), list(facts)];
   if (!judged) return parts;
   parts.push(make("p", { class: "ds-why" }, whyNode(step, node)));
@@ -62,6 +62,14 @@ function nodeDetails(step, node) {
   return parts;
 }
 
+// The trained weights of the drafters named, of whatever else the run drafted with.
+function weights(origins) {
+  const found = (run.info.drafter_weights ?? []).filter(({ drafter }) => origins.includes(drafter));
+  if (!found.length) return [];
+  const lines = found.map(({ folder, sha256 }) => make("div", {}, fill("node.weights.said", { folder, hash: sha256.slice(0, 12) })));
+  return [[term(TEXTS["node.weights"], TEXTS["node.weights.is"]), make("div", {}, ...lines)]];
+}
+
 // What the drafter says of its proposal: the circuit's component, the branch of noise rows.
 function proposed(step, node) {
   const insight = step.insight ?? {};
@@ -74,14 +82,25 @@ function proposed(step, node) {
   return [];
 }
 
-// Where the noise rows of this step's forward lay, which foresee the next step's drafts.
+// Where the noise rows of this step's forward lay and, once it is over, what each branch proposed:
+// the verifier's own token there, then the tokens behind it. The next step goes on from one of them.
 function branches(step) {
-  const { kind, branches: found = [] } = step.insight ?? {};
+  const { kind, branches: found = [], proposed = [] } = step.insight ?? {};
   const shares = kind === "ptp" ? found.filter(([, rows]) => rows > 0) : [];
   if (!shares.length) return [];
-  const name = term(TEXTS["node.rows"], TEXTS["node.rows.is"]);
-  const words = shares.map(([drafts, rows, chance]) => make("div", {}, fill("node.rows.said", { drafts, rows, chance: short(chance) })));
-  return [list([[name, make("div", {}, ...words)]])];
+  const kept = at.moment > 0 ? run.steps[at.step + 1]?.insight?.from : null;
+  const lines = shares.map(([drafts, rows, chance]) => {
+    const said = at.moment > 0 ? proposed[drafts] : null;
+    const parts = [fill("node.rows.said", { rows, chance: short(chance) }), ...(said ? [" ", ...proposal(said)] : [])];
+    if (drafts === kept) parts.push(" ", make("strong", {}, TEXTS["node.rows.kept"]));
+    return [fill(drafts === 1 ? "node.rows.behind.one" : "node.rows.behind", { drafts }), make("span", {}, ...parts)];
+  });
+  return [make("h4", {}, term(TEXTS["node.rows"], TEXTS["node.rows.is"])), list(lines)];
+}
+
+function proposal({ own, texts }) {
+  const chip = (words, role) => make("span", { class: `ds-chip ds-${role}` }, visible(words));
+  return [chip(own.text, "verifier"), ...texts.map((words) => chip(words, "unreached"))];
 }
 
 function whyNode(step, node) {
