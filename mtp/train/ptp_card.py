@@ -93,7 +93,7 @@ def export(
 
 def pairs_of(verifier: Verifier, weights: PtpWeights, texts: Sequence[Text]) -> dict[str, Any]:
     """Whole windows foreseen with fresh noise behind a place in each text: the mean number of
-    tokens right in a row, and the share of adjacent pairs whose second token the verifier finds
+    drafted tokens right in a row, and the share of adjacent pairs whose second token the verifier finds
     impossible (below `IMPOSSIBLE`) behind the first; for plain sampling as well.
     """
     rng = np.random.default_rng(0)
