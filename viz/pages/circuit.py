@@ -33,8 +33,8 @@ def circuit_panel(desk: Desk, views: Kept[Shown], first: str | None) -> gr.HTML:
         html_template=panel.markup("circuit"),
         js_on_load=panel.scripts(
             "page", "figure", "circuit",
-            texts=part("circuit.", "acceptance.", "count.", "player.data", "player.p",
-                       "player.json", "player.nothing_yet", "player.link"),
+            texts=part("circuit.", "player.data", "player.p", "player.json", "player.nothing_yet",
+                       "player.link"),
             controls="circuit-controls",
         ),
         server_functions=[_view_of(desk, views), _look_of(views), _file_of(views)],
