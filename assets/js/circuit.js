@@ -147,6 +147,7 @@ function showTaken() {
   const taken = view.answer?.tokens.slice(0, view.asked.taken.length).join() === view.asked.taken.join() ? view.asked.taken : [];
   const chip = (text, place) => make("button", { type: "button", class: "ds-taken", "aria-label": fill("circuit.untake", { token: text }), title: fill("circuit.untake", { token: text }), onclick: () => untake(place) }, text);
   find("taken").replaceChildren(...taken.map((_, place) => chip(texts[place], place)));
+  find("given").placeholder = taken.length ? "" : TEXTS["circuit.given.placeholder"];
 }
 
 function untake(place) {
