@@ -93,8 +93,8 @@ def export(
 
 def pairs_of(verifier: Verifier, weights: PtpWeights, texts: Sequence[Text]) -> dict[str, Any]:
     """Whole windows foreseen with fresh noise behind a place in each text: the mean number of
-    drafted tokens right in a row, and the share of adjacent pairs whose second token the verifier finds
-    impossible (below `IMPOSSIBLE`) behind the first; for plain sampling as well.
+    drafted tokens right in a row, and the share of adjacent pairs whose second token the verifier
+    finds impossible (below `IMPOSSIBLE`) behind the first; for plain sampling as well.
     """
     rng = np.random.default_rng(0)
     config, name = weights.config, weights.config.variant

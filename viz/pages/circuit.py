@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -16,7 +15,15 @@ from mtp.records.circuit import CircuitView, Question
 from viz import circuit_shown, panel, shell
 from viz.circuit_asked import MOST_GIVEN, asked_from
 from viz.circuit_shown import Shown, look_at, opened_from, view_of
-from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
+from viz.pages.common import (
+    busy,
+    filled_from_address,
+    filling,
+    owner_of,
+    prompt_box,
+    uploaded,
+    watch,
+)
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
@@ -175,14 +182,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         """
         if path is None:
             return [_KEEP] * (3 + len(filled))
-        file = Path(path)
         try:
-            if file.stat().st_size > MOST_BYTES:
-                raise TraceError(text("circuit.error.large", most=MOST_BYTES // 2**20))
-            opened = opened_from(file.read_bytes())
-        except (DraftscopeError, OSError) as error:
-            words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
-            return [shell.status(words, "failed"), *[_KEEP] * (2 + len(filled))]
+            opened = opened_from(uploaded(path, MOST_BYTES, "circuit.error.large"))
+        except DraftscopeError as error:
+            return [shell.status(str(error), "failed"), *[_KEEP] * (2 + len(filled))]
         key = views.add(Shown(opened, opened=True))
         line = shell.status(text("circuit.opened.done", label=circuit_shown.label_of(opened)))
         return [line, {"view": key}, None, *fields_of(opened)]

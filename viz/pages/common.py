@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from mtp.errors import TraceError
 from viz import panel, shell
 from viz.runs import Desk, Job
 from viz.texts import text
@@ -48,6 +50,18 @@ def filled_from_address(fields: Sequence[Any], together: Collection[Any] = ()) -
 def filling(values: Sequence[Any]) -> str:
     """What the component of `filled_from_address` takes: the fields' values or updates."""
     return json.dumps(list(values))
+
+
+def uploaded(path: str, most: int, large: str) -> bytes:
+    """What an uploaded file holds. Raises TraceError for one of more than `most` bytes, in the
+    words named `large`, and for one that cannot be read.
+    """
+    try:
+        if Path(path).stat().st_size > most:
+            raise TraceError(text(large, most=most // 2**20))
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise TraceError(text("error.upload")) from error
 
 
 async def watch(desk: Desk, job: Job) -> AsyncIterator[str]:

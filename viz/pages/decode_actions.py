@@ -16,7 +16,7 @@ from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
 from viz import check, drafter_choice, recorded, shell
 from viz.drafter_choice import DrafterChoice
 from viz.figures.tokens import visible
-from viz.pages.common import filling, owner_of, watch
+from viz.pages.common import filling, owner_of, uploaded, watch
 from viz.player import query_of
 from viz.runs import Desk, LiveRun, Store, decode_into
 from viz.texts import text
@@ -122,20 +122,15 @@ class Actions:
         outputs = 6 + self.fields
         if path is None:
             return [_KEEP] * outputs
-        file = Path(path)
         try:
-            if file.stat().st_size > MAX_BYTES:
-                raise TraceError(text("error.upload.large", most=MAX_BYTES // 2**20))
-            trace = Trace.from_json(file.read_bytes())
+            trace = Trace.from_json(uploaded(path, MAX_BYTES, "error.upload.large"))
             if not trace.steps:
                 raise TraceError(text("error.no_steps"))
-        except OSError:
-            return _failed(text("error.upload"), outputs)
         except TraceError as error:
             return _failed(str(error), outputs)
         label = recorded.label_of(trace)
         live = LiveRun(label, "opened", None, trace.run, list(trace.steps), trace)
-        words = shell.status(text("status.opened", label=file.name))
+        words = shell.status(text("status.opened", label=Path(path).name))
         key = self.store.add(live)
         return [words, {"run": key}, key, "", NO_BRANCH, None, *self._from_run(trace.run)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -13,7 +12,15 @@ from mtp.records.noise import PLACES, Question
 from viz import noise_shown, panel, shell
 from viz.noise_asked import Questions, tab_of
 from viz.noise_shown import Shown, asked_from, head_of, opened_from
-from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
+from viz.pages.common import (
+    busy,
+    filled_from_address,
+    filling,
+    owner_of,
+    prompt_box,
+    uploaded,
+    watch,
+)
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
@@ -182,14 +189,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         """Shows a saved context without a model: status, view, fields."""
         if path is None:
             return [_KEEP] * 4
-        file = Path(path)
         try:
-            if file.stat().st_size > MOST_BYTES:
-                raise TraceError(text("noise.error.large", most=MOST_BYTES // 2**20))
-            shown = opened_from(file.read_bytes())
-        except (DraftscopeError, OSError) as error:
-            words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
-            return [shell.status(words, "failed"), *[_KEEP] * 3]
+            shown = opened_from(uploaded(path, MOST_BYTES, "noise.error.large"))
+        except DraftscopeError as error:
+            return [shell.status(str(error), "failed"), *[_KEEP] * 3]
         question = shown.record.question
         line = shell.status(text("noise.opened", model=shown.record.model[:80]))
         return [line, {"noise": kept.add(shown)}, question.prompt, question.answer]

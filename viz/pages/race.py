@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from mtp.drafters.options import shipped
-from mtp.errors import DraftscopeError, InputError, TraceError
+from mtp.errors import DraftscopeError, InputError
 from mtp.records.race import Race
 from mtp.records.settings import Settings
 from viz import panel, shell
 from viz.drafter_choice import UNIONS
-from viz.pages.common import busy, filled_from_address, filling, owner_of, prompt_box, watch
+from viz.pages.common import (
+    busy,
+    filled_from_address,
+    filling,
+    owner_of,
+    prompt_box,
+    uploaded,
+    watch,
+)
 from viz.race_shown import OUTSIDE, viewer_race
 from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
@@ -153,14 +160,10 @@ def build(
         """Replays a saved race without a model: status, view, fields."""
         if path is None:
             return [_KEEP] * 5
-        file = Path(path)
         try:
-            if file.stat().st_size > MOST_BYTES:
-                raise TraceError(text("race.error.large", most=MOST_BYTES // 2**20))
-            race = Race.from_json(file.read_bytes())
-        except (DraftscopeError, OSError) as error:
-            words = str(error) if isinstance(error, DraftscopeError) else text("error.upload")
-            return [shell.status(words, "failed"), *[_KEEP] * 4]
+            race = Race.from_json(uploaded(path, MOST_BYTES, "race.error.large"))
+        except DraftscopeError as error:
+            return [shell.status(str(error), "failed"), *[_KEEP] * 4]
         key = races.add(race)
         opened.add(key)
         names = [racer.decoder for racer in race.racers]
