@@ -11,7 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mtp.circuits.head_files import load_card, load_head
 from mtp.circuits.shelf import choose, heads_for, shelved
 from mtp.drafters.options import shipped
+from mtp.errors import ModelError
 from mtp.models import catalog
+from mtp.models.fetch import fetch
 from mtp.models.verifier import load_verifier
 from mtp.ptp.explore import PLAIN
 from mtp.ptp.question import explorer_of
@@ -87,6 +89,24 @@ def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
         drafted = run(byte, name, temperature)
         assert drafted.output_ids == plain.output_ids, name
         assert len(drafted.steps) < len(plain.steps), name  # and something stood
+
+
+@pytest.mark.smollm2
+def test_drafters_for_smollm2_leave_the_text_as_it_is():
+    try:
+        fetch("smollm2")
+    except ModelError as error:
+        pytest.skip(str(error))
+    verifier = load_verifier("smollm2", "float64", "cpu")
+    plain = run(verifier, "ar", 0.7, tokens=20)
+    drafted = {
+        name: run(verifier, name, 0.7, tokens=20)
+        for name in ("mtpc-ff", "mtpc-btree")
+    }
+    assert {name: one.output_ids == plain.output_ids for name, one in drafted.items()} == (
+        dict.fromkeys(drafted, True)
+    )
+    assert all(len(one.steps) < len(plain.steps) for one in drafted.values())
 
 
 BYTE_HEADS = [head for head in shelved() if head.folder.name.startswith("byte-")]
