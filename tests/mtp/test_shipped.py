@@ -99,10 +99,7 @@ def test_drafters_for_smollm2_leave_the_text_as_it_is():
         pytest.skip(str(error))
     verifier = load_verifier("smollm2", "float64", "cpu")
     plain = run(verifier, "ar", 0.7, tokens=20)
-    drafted = {
-        name: run(verifier, name, 0.7, tokens=20)
-        for name in ("mtpc-ff", "mtpc-btree")
-    }
+    drafted = {name: run(verifier, name, 0.7, tokens=20) for name in ("mtpc-ff", "mtpc-btree")}
     assert {name: one.output_ids == plain.output_ids for name, one in drafted.items()} == (
         dict.fromkeys(drafted, True)
     )
