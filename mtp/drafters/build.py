@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from mtp.drafters.stand import AdaptiveNgrams
 from mtp.drafters.union import Union
 from mtp.errors import InputError
 from mtp.models.backbone import Backbone
+from mtp.models.load import files_sha256
 from mtp.models.verifier import Verifier
 from mtp.ptp.files import load_config, load_ptp, shipped_folder
 from mtp.records.trace import DrafterWeights
@@ -105,10 +105,7 @@ def _head_sha256(folder: Path, backbone: Backbone) -> str:
     """
     known = _hashes.setdefault(backbone, {})
     if folder not in known:
-        digest = hashlib.sha256()
-        for file in sorted(folder.glob("*.safetensors")):
-            digest.update(file.read_bytes())
-        known[folder] = digest.hexdigest()
+        known[folder] = files_sha256(sorted(folder.glob("*.safetensors")))
     return known[folder]
 
 

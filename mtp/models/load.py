@@ -1,7 +1,7 @@
 """Loading a causal LM and its tokenizer by name, safetensors only, in a chosen precision."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,13 @@ def load_model(
 
 def weights_sha256(folder: Path) -> str:
     """SHA-256 over a folder's safetensors files, sorted by name, hashed in sequence; hex."""
+    return files_sha256(catalog.weight_files(folder))
+
+
+def files_sha256(files: Iterable[Path]) -> str:
+    """SHA-256 over files, one after another; hex."""
     digest = hashlib.sha256()
-    for path in catalog.weight_files(folder):
+    for path in files:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
                 digest.update(chunk)
