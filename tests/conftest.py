@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,9 @@ from transformers import (
 
 from mtp.decode import Decoding, Request
 from mtp.drafters.base import Drafter
+from mtp.errors import DraftscopeError
 from mtp.models.backbone import Backbone
+from mtp.models.fetch import fetch
 from mtp.models.vocabulary import Vocabulary
 
 settings.register_profile("shared", deadline=None)  # machines that run tests are shared
@@ -154,6 +157,15 @@ def tiny() -> Callable[[str], PreTrainedModel]:
 def tiny_backbone(tiny: Callable[[str], PreTrainedModel]) -> Callable[[str], Backbone]:
     """A fresh backbone of a tiny model by name."""
     return lambda name: Backbone(tiny(name))
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """SmolLM2's files, fetched where they are not here yet; skips on machines without a network."""
+    try:
+        return fetch("smollm2")
+    except DraftscopeError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

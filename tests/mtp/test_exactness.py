@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,7 @@ from mtp.decode import Decoding
 from mtp.drafters.ar import Autoregressive
 from mtp.drafters.base import Context, Draft, Drafter, Outcome, ProbeOutput
 from mtp.drafters.pld import PromptLookup
-from mtp.errors import DraftscopeError
 from mtp.models.backbone import Backbone
-from mtp.models.fetch import fetch
 from mtp.models.load import load_model
 from mtp.models.vocabulary import Vocabulary
 from mtp.records.trace import Committed, Kind
@@ -221,11 +220,9 @@ SAMPLE_RUNS = ((0.0, 0, 12), (0.7, 1, 64), (1.0, 2, 12))  # temperature, seed, t
 
 
 @pytest.fixture(scope="module", params=["float64", "float32"])
-def smollm2(request: pytest.FixtureRequest) -> Iterator[tuple[PreTrainedModel, Vocabulary]]:
-    try:
-        fetch("smollm2")
-    except DraftscopeError as error:
-        pytest.skip(str(error))
+def smollm2(
+    request: pytest.FixtureRequest, smollm2_folder: Path
+) -> Iterator[tuple[PreTrainedModel, Vocabulary]]:
     model, tokenizer, _ = load_model("smollm2", getattr(torch, request.param), "cpu")
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))

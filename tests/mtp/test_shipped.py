@@ -11,9 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mtp.circuits.head_files import load_card, load_head
 from mtp.circuits.shelf import choose, heads_for, shelved
 from mtp.drafters.options import shipped
-from mtp.errors import ModelError
 from mtp.models import catalog
-from mtp.models.fetch import fetch
 from mtp.models.verifier import load_verifier
 from mtp.ptp.explore import PLAIN
 from mtp.ptp.question import explorer_of
@@ -92,11 +90,7 @@ def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
 
 
 @pytest.mark.smollm2
-def test_drafters_for_smollm2_leave_the_text_as_it_is():
-    try:
-        fetch("smollm2")
-    except ModelError as error:
-        pytest.skip(str(error))
+def test_drafters_for_smollm2_leave_the_text_as_it_is(smollm2_folder):
     verifier = load_verifier("smollm2", "float64", "cpu")
     plain = run(verifier, "ar", 0.7, tokens=20)
     drafted = {name: run(verifier, name, 0.7, tokens=20) for name in ("mtpc-ff", "mtpc-btree")}
@@ -104,6 +98,13 @@ def test_drafters_for_smollm2_leave_the_text_as_it_is():
         dict.fromkeys(drafted, True)
     )
     assert all(len(one.steps) < len(plain.steps) for one in drafted.values())
+
+
+@pytest.mark.smollm2
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_smollm2_runs_in_the_precisions_chosen_for_processors(smollm2_folder, dtype):
+    decoding = run(load_verifier("smollm2", dtype, "cpu"), "pld", 0.7, tokens=4)
+    assert len(decoding.output_ids) == 4
 
 
 BYTE_HEADS = [head for head in shelved() if head.folder.name.startswith("byte-")]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE, WordLevel
@@ -9,7 +11,6 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mtp.errors import InputError
-from mtp.models import catalog
 from mtp.models.vocabulary import MAX_PROMPT_CHARACTERS, Vocabulary
 
 TEXTS = {
@@ -42,10 +43,8 @@ def byte_level() -> Vocabulary:
 
 
 @pytest.fixture(scope="session")
-def smollm2() -> Vocabulary:
-    if not catalog.is_ready("smollm2"):
-        pytest.skip("SmolLM2 is not here: python -m mtp fetch smollm2")
-    return Vocabulary(AutoTokenizer.from_pretrained(catalog.folder_of("smollm2")))
+def smollm2(smollm2_folder: Path) -> Vocabulary:
+    return Vocabulary(AutoTokenizer.from_pretrained(smollm2_folder))
 
 
 @pytest.fixture(params=["byte_level", pytest.param("smollm2", marks=pytest.mark.smollm2)])
