@@ -90,7 +90,8 @@ def _losses(
         generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
         found = split(inputs, labels, recipe.windows(length), length, generator)
         shares = partial(training_shares, generator=generator)
-        own = own_noise(pair.model, pair.noise, found, Sampling(recipe.temperature), shares)
+        sampling = Sampling(recipe.temperature)
+        own = own_noise(pair.model, pair.noise, found, sampling, shares, last=False)
     with in_products(recipe.products, inputs.device):
         twin = math.log(2) * loss_bits(pair.twin, inputs, labels)
         if own is None:

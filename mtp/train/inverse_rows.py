@@ -68,10 +68,11 @@ def split(
 
 @dataclass(frozen=True)
 class Noise:
-    """What a model finds for the windows of a `Split`; all (B, N, L).
+    """What a model finds for the windows of a `Split`.
 
-    u: noise inside the tokens' intervals. log_p: log-probabilities at temperature 1. counted: known
-    tokens behind which no noise was needed for a token that no run's noise picks.
+    u (B, N, L): noise inside the tokens' intervals. log_p (B, N, L): log-probabilities at
+    temperature 1. counted (B, N, L): known tokens behind which no noise was needed for a token that
+    no run's noise picks. u and log_p lack the last token where its noise is not asked for.
     """
 
     u: Tensor
@@ -86,9 +87,13 @@ def own_noise(
     found: Split,
     sampling: Sampling,
     shares: Shares,
+    *,
+    last: bool = True,
 ) -> Noise:
     """The noise of the windows' tokens under the model itself, and the log-probabilities it gave
     them: offset 1 given tokens alone, later ones given noise.
+
+    last: whether the last token's is asked for as well, which no row that is trained reads.
     """
     batch, count, length = found.tokens.shape
     width = found.ids.shape[1]
@@ -98,7 +103,8 @@ def own_noise(
     drawn: list[Tensor] = []
     log_p: list[Tensor] = []
     counted = found.known.clone()
-    for offset in range(length):
+    asked = length if last else length - 1
+    for offset in range(asked):
         tokens = found.tokens[:, :, offset]
         p = final_probabilities(logits, sampling).flatten(0, 1)
         low, high = intervals(p, tokens.flatten())
@@ -106,7 +112,7 @@ def own_noise(
         drawn.append(u)
         counted[:, :, offset + 1 :] &= drawable(low, high).view(batch, count, 1)
         log_p.append(logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0])
-        if offset + 1 < length:
+        if offset + 1 < asked:
             logits = model(
                 inputs_embeds=noise(u),
                 position_ids=found.roots + 1 + offset,

@@ -80,6 +80,10 @@ def test_one_forward_gives_what_the_offsets_gave_one_by_one():
     plain = pair.model(input_ids=found.ids).logits
     alone = torch.nn.functional.cross_entropy(plain.flatten(0, 1), found.ids.roll(-1, 1).flatten())
     assert text.item() == pytest.approx(alone.item(), abs=1e-5)
+    asked = own_noise(pair.model, pair.noise, found, SAMPLING, halves, last=False)
+    assert torch.equal(asked.u, own.u[:, :, :-1])
+    trained = losses(pair.model, pair.noise, found, found.ids.roll(-1, 1), asked)
+    assert torch.equal(torch.stack(trained), torch.stack((text, later)))
     (text + later).backward()
     assert pair.noise.table.grad.abs().max() > 0
 
