@@ -23,6 +23,7 @@ from viz.texts import table, text
 
 FOLDER = panel.ASSETS / "noise"
 STUDY = panel.ASSETS / "bench" / "scaling.json"
+FIRST = "first"  # the recorded context that is shown first
 MOST_VIEWS = 16  # of a context, kept
 _ROWS = next(option for option in OPTIONS["o-ptp"] if option.name == "budget")
 BUDGET, LEAST_BUDGET, MOST_BUDGET = (
@@ -71,8 +72,8 @@ class Asked:
 
 
 def recorded_names() -> list[str]:
-    """The recorded contexts."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
+    """The recorded contexts, the first view's first."""
+    return sorted((path.stem for path in FOLDER.glob("*.json")), key=lambda n: (n != FIRST, n))
 
 
 def keep_recorded(name: str, kept: Kept[Shown]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from mtp.errors import DraftscopeError, InputError, TraceError
-from mtp.records.noise import PLACES, Question
+from mtp.records.noise import PLACES, NoiseRecord, Question
 from viz import noise_shown, panel, shell
 from viz.noise_asked import Questions, tab_of
 from viz.noise_shown import Shown, asked_from, head_of, opened_from
@@ -25,6 +25,7 @@ from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
 MOST_NOISE = 64  # numbers that an address may hold
+MOST_SAID = 60  # characters of a context in the list
 MOST_BYTES = 4 * 2**20  # of a saved context; 16 places of three drafters take a fifth
 _KEEP = gr.skip()
 
@@ -79,6 +80,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     recorded = noise_shown.recorded_names()
     first = noise_shown.keep_recorded(recorded[0], kept) if recorded else None
     with gr.Column(elem_id="noise-controls"):
+        recordings = gr.Dropdown(
+            _choices(kept), value=recorded[0] if recorded else None,
+            label=text("noise.recordings"), elem_id="noise-recorded",
+        )  # fmt: skip
         prompt = prompt_box("noise-prompt")
         answer = gr.Textbox(
             label=text("noise.answer"), placeholder=text("noise.answer.placeholder"),
@@ -93,6 +98,8 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         gr.HTML(f'<p class="ds-dim ds-note">{text("noise.note")}</p>', apply_default_css=False)
     view = noise_panel(questions, first)
     fields = [prompt, answer]
+    filled = [header.model, header.mode, header.seed, header.temperature, header.top_k,
+              header.top_p, *fields]  # fmt: skip
     buttons = [start, stop]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
     if first is not None:
@@ -103,14 +110,14 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     async def explore(
         model: str, dtype: str | None, question: Question, owner: str, ask: Any = None
     ) -> AsyncIterator[list[Any]]:
-        """Status, view, start, stop while a context is read."""
+        """Status, view, recordings, start, stop while a context is read."""
         found: dict[str, str] = {}
         job = _explore_into(found, questions, owner, model, dtype, question)
         async for words in watch(desk, job):
-            yield [words, _KEEP, *busy(True)]
+            yield [words, _KEEP, _KEEP, *busy(True)]
         failure = job.failure()
         if failure is not None:
-            yield [shell.status(failure, "failed"), _KEEP, *busy(False)]
+            yield [shell.status(failure, "failed"), _KEEP, _KEEP, *busy(False)]
             return
         key = found.get("noise")
         words = text("noise.done") if key else text("noise.stopped")
@@ -121,7 +128,8 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 asked_from(ask, shown.record)
             except InputError as error:
                 line, ask = shell.status(str(error), "failed"), None
-        yield [line, {"noise": key, "ask": ask} if key else _KEEP, *busy(False)]
+        value = {"noise": key, "ask": ask} if key else _KEEP
+        yield [line, value, None if key else _KEEP, *busy(False)]
 
     async def run(request: gr.Request, *asked: Any) -> AsyncIterator[list[Any]]:
         """Reads the context that the controls say."""
@@ -129,7 +137,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         try:
             model, dtype, base = shell.settings_from(header, head, str(rest[0] or ""))
         except DraftscopeError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 3]
+            yield [shell.status(str(error), "failed"), *[_KEEP] * 4]
             return
         question = Question(
             base.prompt, str(rest[1] or ""), base.mode, base.seed, base.temperature, base.top_k,
@@ -160,11 +168,14 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 yield [shell.status(str(error), "failed"), *nothing[1:]]
                 return
             line = shell.status(text("noise.shown", model=shown.record.model))
-            question = shown.record.question
-            said = filling([question.prompt, question.answer])
+            said = filling([*fields_of(shown.record), name])
             yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, said]
             return
-        yield [*[_KEEP] * 4, filling([query["behind"], query.get("answer", "")])]
+        head = shell.from_query(query)
+        names = ("model", "mode", "seed", "temperature", "top_k", "top_p")
+        above = [head.get(name, _KEEP) for name in names]
+        said = filling([*above, query["behind"], query.get("answer", ""), None])
+        yield [*[_KEEP] * 4, said]
         try:
             ask = ask_from(query)
             places = places_from(query)
@@ -182,20 +193,32 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 if name in values
             },
         )  # fmt: skip
-        async for update in explore(model, dtype, question, owner_of(request), ask):
-            yield [*update, _KEEP]
+        async for line, value, _, *rest in explore(model, dtype, question, owner_of(request), ask):
+            yield [line, value, *rest, _KEEP]
+
+    def show(name: str | None) -> list[Any]:
+        """A recorded context: status, view, and the fields that would read it again."""
+        if not name:
+            return [_KEEP] * (2 + len(filled))
+        try:
+            key = noise_shown.keep_recorded(name, kept)
+        except TraceError as error:
+            return [shell.status(str(error), "failed"), *[_KEEP] * (1 + len(filled))]
+        shown = kept.get(key)
+        assert shown is not None
+        line = shell.status(text("noise.shown", model=shown.record.model))
+        return [line, {"noise": key}, *fields_of(shown.record)]
 
     def open_file(path: str | None) -> list[Any]:
-        """Shows a saved context without a model: status, view, fields."""
+        """Shows a saved context without a model: status, view, recordings, fields."""
         if path is None:
-            return [_KEEP] * 4
+            return [_KEEP] * (3 + len(filled))
         try:
             shown = opened_from(uploaded(path, MOST_BYTES, "noise.error.large"))
         except DraftscopeError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * 3]
-        question = shown.record.question
+            return [shell.status(str(error), "failed"), *[_KEEP] * (2 + len(filled))]
         line = shell.status(text("noise.opened", model=shown.record.model[:80]))
-        return [line, {"noise": kept.add(shown)}, question.prompt, question.answer]
+        return [line, {"noise": kept.add(shown)}, None, *fields_of(shown.record)]
 
     async def follow(request: gr.Request) -> AsyncIterator[list[Any]]:
         """What the model does for a moved slider: status, start, stop. What comes of it, an error
@@ -213,11 +236,38 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
 
-    start.click(run, [*header.components, *fields], [status, view, *buttons], **quiet)
+    start.click(run, [*header.components, *fields], [status, view, recordings, *buttons], **quiet)
     stop.click(end, None, None, queue=False)
-    upload.upload(open_file, upload, [status, view, *fields], **quiet)
+    recordings.input(show, recordings, [status, view, *filled], **quiet)
+    upload.upload(open_file, upload, [status, view, recordings, *filled], **quiet)
     view.asked(follow, None, [status, *buttons], **quiet)
-    app.load(load, None, [status, view, *buttons, filled_from_address(fields)], **quiet)
+    said = filled_from_address([*filled, recordings])
+    app.load(load, None, [status, view, *buttons, said], **quiet)
+
+
+def fields_of(record: NoiseRecord) -> list[Any]:
+    """What reads a context again, in the fields' order: model, mode, seed, temperature, top-k,
+    top-p, prompt, answer.
+    """
+    asked = record.question
+    return [
+        record.model, asked.mode, asked.seed, asked.temperature, asked.top_k, asked.top_p,
+        asked.prompt, asked.answer,
+    ]  # fmt: skip
+
+
+def _choices(kept: Kept[Shown]) -> list[tuple[str, str]]:
+    """(label, name) of the recorded contexts."""
+    labels = []
+    for name in noise_shown.recorded_names():
+        shown = kept.get(noise_shown.keep_recorded(name, kept))
+        assert shown is not None
+        asked = shown.record.question
+        said = f"{asked.prompt} {asked.answer}".strip()
+        short = said if len(said) <= MOST_SAID else said[: MOST_SAID - 1] + "…"
+        label = text("noise.choice", model=shown.record.model, said=short)
+        labels.append((label, name))
+    return labels
 
 
 def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
