@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
     training, held_out = read_documents(args.data)
     if args.export is not None:
-        inverse_card.export(args.folder, args.export, held_out)
+        inverse_card.export(args.folder, args.export, training, held_out)
         return 0
     names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
     given = {name: getattr(args, name) for name in names}

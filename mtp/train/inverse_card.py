@@ -27,7 +27,7 @@ from mtp.train.run_folder import (
 CURVE_LINES = 12
 
 
-def export(run_folder: Path, out: Path, held_out: Documents) -> None:
+def export(run_folder: Path, out: Path, training: Documents, held_out: Documents) -> None:
     """Writes both models for the Auto classes, the noise embedding and a card.
 
     Raises InputError where the run has no checkpoint yet.
@@ -41,6 +41,9 @@ def export(run_folder: Path, out: Path, held_out: Documents) -> None:
     card = {
         "settings": read_settings(run_folder),
         "steps": state["progress"]["step"],
+        "training_documents": len(training),
+        "training_bytes": len(training.tokens),
+        "held_out_documents": len(held_out),
         "minutes": round(state["progress"]["seconds"] / 60, 1),
         "parameters": sum(p.numel() for p in pair.model.parameters()),
         "held_out": perplexities(pair, held_out, recipe),
@@ -68,12 +71,17 @@ def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
     )
     held = card["held_out"]
     offsets = "\n".join(
-        f"| {offset} | {mine:.3f} | {theirs:.3f} | {100 * (mine / theirs - 1):+.1f}% |"
-        for offset, (mine, theirs) in enumerate(
-            zip(held["perplexity"], held["twin_perplexity"], strict=True), 1
+        f"| {offset} | {mine:.3f} | {blind:.3f} | {theirs:.3f} | "
+        f"{100 * (mine / theirs - 1):+.1f}% |"
+        for offset, (mine, blind, theirs) in enumerate(
+            zip(
+                held["perplexity"], held["unread_perplexity"], held["twin_perplexity"], strict=True
+            ),
+            1,
         )
     )
     options = as_options(card["settings"])
+    documents, size = card["training_documents"], card["training_bytes"] / 1e6
     return f"""# Inverse autoregressive pair
 
 Two byte models of {card["parameters"] / 1e6:.2f}M parameters each, of the same shape, from the same
@@ -85,17 +93,21 @@ autoregressive. Stored as bfloat16.
 
 Perplexity at temperature 1 by offset: the model is given the text and the noise of the tokens
 since, drawn inside its own intervals at temperature {recipe.temperature}, each at the position of
-the token that it picks; its twin is given the tokens themselves.
+the token that it picks; its twin is given the tokens themselves. Where the noise it reads is of
+another draw, what it has learnt of the noise is of no use.
 
-| offset | reads noise | twin | difference |
-|---|---|---|---|
+| offset | reads noise | another draw's | twin | difference to the twin |
+|---|---|---|---|---|
 {offsets}
 
 Mean over offsets 2 to {recipe.longest}: {100 * held["gap"]:+.1f}%.
 
 ## Training
 
-{card["steps"]:,} steps of each, {card["minutes"]:.0f} minutes for both. Made with
+{card["steps"]:,} steps of each, {card["minutes"]:.0f} minutes for both, on {documents:,} documents
+({size:.1f} MB); {card["held_out_documents"]} more are held out. A step reads {recipe.batch} texts
+of {recipe.context} bytes and, once there are windows, about {recipe.rows} noise rows in each. Made
+with
 
 ```
 python -m mtp train inverse --data CORPUS --folder RUN {options}

@@ -20,11 +20,12 @@ HELD_OUT_WINDOWS = 8  # a text
 
 @torch.no_grad()
 def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, Any]:
-    """Held-out perplexity by offset 1 … L of the noise-reading model, and of its twin at the same
-    tokens; `gap` is the ratio of their means over offsets 2 … L, less 1. What follows a document's
-    end does not count.
+    """Held-out perplexity by offset 1 … L of the noise-reading model, of the same where its rows
+    read noise of another draw (`unread`), and of its twin at the same tokens; `gap` is the ratio of
+    the first's and the twin's means over offsets 2 … L, less 1. What follows a document's end does
+    not count.
     """
-    own, twin, counted = [], [], []
+    own, unread, twin, counted = [], [], [], []
     sampling = Sampling(recipe.temperature)
     for number in range(HELD_OUT_BATCHES):
         rng = np.random.default_rng([HELD_OUT_SEED, number])
@@ -34,11 +35,13 @@ def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, A
         found = split(inputs, labels, HELD_OUT_WINDOWS, recipe.longest, generator)
         uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
         noise = own_noise(pair.model, pair.noise, found, sampling, uniform)
+        blind = own_noise(pair.model, pair.noise, found, sampling, uniform, another=uniform)
         log_p = pair.twin(input_ids=found.ids, use_cache=False).logits.log_softmax(-1)
         place = found.roots[:, :, None] + torch.arange(recipe.longest)
         rows = log_p.gather(1, place.flatten(1)[:, :, None].expand(-1, -1, log_p.shape[2]))
         tokens = found.tokens.flatten(1)[:, :, None]
         own.append(noise.log_p.flatten(0, 1))
+        unread.append(blind.log_p.flatten(0, 1))
         twin.append(rows.gather(2, tokens)[:, :, 0].view(place.shape).flatten(0, 1))
         counted.append(noise.counted.flatten(0, 1))
     these = torch.cat(counted)
@@ -48,10 +51,11 @@ def perplexities(pair: Pair, held_out: Documents, recipe: Recipe) -> dict[str, A
         found: list[float] = (log_p.sum(0) / these.sum(0).clamp(min=1)).neg().exp().tolist()
         return found
 
-    mine, theirs = by_offset(own), by_offset(twin)
+    mine, blindly, theirs = by_offset(own), by_offset(unread), by_offset(twin)
     later = sum(mine[1:]) / sum(theirs[1:]) - 1
     return {
         "perplexity": [round(value, 4) for value in mine],
+        "unread_perplexity": [round(value, 4) for value in blindly],
         "twin_perplexity": [round(value, 4) for value in theirs],
         "gap": round(later, 4),
     }

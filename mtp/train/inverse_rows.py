@@ -89,11 +89,13 @@ def own_noise(
     shares: Shares,
     *,
     last: bool = True,
+    another: Shares | None = None,
 ) -> Noise:
     """The noise of the windows' tokens under the model itself, and the log-probabilities it gave
     them: offset 1 given tokens alone, later ones given noise.
 
     last: whether the last token's is asked for as well, which no row that is trained reads.
+    another: gives the noise (count,) that rows read instead, of another draw.
     """
     batch, count, length = found.tokens.shape
     width = found.ids.shape[1]
@@ -113,8 +115,9 @@ def own_noise(
         counted[:, :, offset + 1 :] &= drawable(low, high).view(batch, count, 1)
         log_p.append(logits.log_softmax(-1).gather(2, tokens[:, :, None])[:, :, 0])
         if offset + 1 < asked:
+            read = u if another is None else another(len(low)).view(batch, count)
             logits = model(
-                inputs_embeds=noise(u),
+                inputs_embeds=noise(read),
                 position_ids=found.roots + 1 + offset,
                 attention_mask=_step_mask(found, width, offset),
                 cache=cache,

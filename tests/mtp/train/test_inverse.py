@@ -127,7 +127,7 @@ def test_training_helps_goes_on_and_ships(texts, tmp_path):
         bits = [line["training_bits"][name] for line in curve]
         assert bits[-1] < next(one for one in bits if one is not None) - 1
     assert curve[-1]["perplexity"][2] < curve[0]["perplexity"][2] / 2
-    export(tmp_path / "run", tmp_path / "out", held_out)
+    export(tmp_path / "run", tmp_path / "out", training, held_out)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"model", "twin", "noise.safetensors", "card.json", "card.md"}
     model, twin = (
@@ -187,4 +187,6 @@ def test_both_begin_equal_and_the_twin_is_plain():
         assert torch.equal(mine, theirs)
     documents = pack([np.random.default_rng(0).integers(97, 120, 400).tolist()])
     found = perplexities(pair, documents, RECIPE)
+    assert found["unread_perplexity"][0] == found["perplexity"][0]  # no noise is before it
+    assert found["unread_perplexity"][1] != found["perplexity"][1]
     assert found["perplexity"][0] == pytest.approx(found["twin_perplexity"][0], abs=1e-3)
