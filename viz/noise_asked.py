@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 MOST_READ = 4  # contexts that stay read; each holds a cache and its drafters
 WAIT = 600.0  # seconds for an answer; the first may fetch and load the model
 
-Answer = Callable[[Shown, Asked, Job | None], dict[str, Any] | None]
-"""The answer to a question; None where it needs the model and there is no job."""
+Ask = Callable[[], tuple["NoiseExplorer", Job]]
+"""Gives the context on the loaded model and the job that waits. Raises `_UnansweredError`."""
+Answer = Callable[[Shown, Asked, Ask], dict[str, Any] | None]
+"""The answer to a question; None where it was stopped on the way."""
+
+
+class _UnansweredError(Exception):
+    """What is kept does not answer a question: the model must, and was not asked, or stopped."""
 
 
 class Explorers:
@@ -81,38 +87,28 @@ class Questions:
     async def look(self, asked: object, owner: str) -> dict[str, Any]:
         """Everything for one setting of the noise, asked for as [the context's name, question]."""
 
-        def answer(shown: Shown, asked: Asked, job: Job | None) -> dict[str, Any] | None:
+        def answer(shown: Shown, asked: Asked, ask: Ask) -> dict[str, Any]:
             view = shown.view(asked.noise)
             if view is None:
-                if job is None:
-                    return None
-                explorer = self._explorer(key, shown, job)
-                if job.stopped:
-                    return None
+                explorer, _ = ask()
                 view = explorer.view(asked.noise)
                 shown.keep(view)
             return look_at(shown.record, view, asked)
 
-        key = _key(asked)
         return await self._answer(asked, answer, owner)
 
     async def sweep(self, asked: object, owner: str) -> dict[str, Any]:
         """One place's noise swept, asked for as [the context's name, question]."""
 
-        def answer(shown: Shown, asked: Asked, job: Job | None) -> dict[str, Any] | None:
+        def answer(shown: Shown, asked: Asked, ask: Ask) -> dict[str, Any]:
             if not asked.drafter:
                 return {}
             sweep = shown.sweep(asked)
             if sweep is None:
-                if job is None:
-                    return None
-                explorer = self._explorer(key, shown, job)
-                if job.stopped:
-                    return None
+                explorer, _ = ask()
                 sweep = explorer.sweep(asked.drafter, asked.noise, asked.place)
             return sweep_at(shown.record, sweep, asked)
 
-        key = _key(asked)
         return await self._answer(asked, answer, owner)
 
     async def file(self, asked: object, owner: str) -> dict[str, Any]:
@@ -120,17 +116,13 @@ class Questions:
         for as [the context's name, question].
         """
 
-        def answer(shown: Shown, asked: Asked, job: Job | None) -> dict[str, Any] | None:
+        def answer(shown: Shown, asked: Asked, ask: Ask) -> dict[str, Any] | None:
             record, view = shown.record, shown.view(asked.noise)
             if view is record.view and record.whole:
                 return file_of(record)
-            if job is None:
-                return None
+            explorer, job = ask()
             from mtp.ptp.question import with_view
 
-            explorer = self._explorer(key, shown, job)
-            if job.stopped:
-                return None
             if view is None:
                 view = explorer.view(asked.noise)
 
@@ -140,22 +132,27 @@ class Questions:
             made = with_view(record, explorer, view, tell, lambda: job.stopped)
             return None if made is None else file_of(made)
 
-        key = _key(asked)
         return await self._answer(asked, answer, owner)
 
     def _explorer(self, key: str, shown: Shown, job: Job) -> NoiseExplorer:
-        """The context on the loaded model; on the way the job tells what it waits for."""
+        """The context on the loaded model; on the way the job tells what it waits for. Raises
+        `_UnansweredError` where it was stopped.
+        """
         job.tell(text("status.importing"))
         imported("mtp.ptp.question")
         record = shown.record
         verifier = self.desk.verifier(record.model, record.dtype, job)
-        return self.explorers.of(key, record, verifier, job)
+        explorer = self.explorers.of(key, record, verifier, job)
+        if job.stopped:
+            raise _UnansweredError
+        return explorer
 
     async def _answer(self, asked: object, answer: Answer, owner: str) -> dict[str, Any]:
         """The answer from what is kept, or where it is not there from the model, in its turn and
         for this tab. Errors are sentences.
         """
-        shown = self.kept.get(_key(asked))
+        key = _key(asked)
+        shown = self.kept.get(key)
         if shown is None:
             return {"error": text("noise.error.gone")}
         assert isinstance(asked, list)
@@ -163,10 +160,17 @@ class Questions:
             question = asked_from(asked[1], shown.record)
         except InputError as error:
             return {"error": str(error)}
-        found = await asyncio.to_thread(answer, shown, question, None)
-        if found is not None:
-            return found
-        job = self.desk.submit(lambda mine: answer(shown, question, mine), owner)
+
+        def by_the_model(job: Job) -> dict[str, Any] | None:
+            try:
+                return answer(shown, question, lambda: (self._explorer(key, shown, job), job))
+            except _UnansweredError:
+                return None
+
+        try:
+            return await asyncio.to_thread(answer, shown, question, _unasked) or {}
+        except _UnansweredError:
+            job = self.desk.submit(by_the_model, owner)
         self._jobs[owner] = job
         try:
             await _over(job)
@@ -174,6 +178,10 @@ class Questions:
             if self._jobs.get(owner) is job:
                 del self._jobs[owner]
         return _outcome(job)
+
+
+def _unasked() -> tuple[NoiseExplorer, Job]:
+    raise _UnansweredError
 
 
 async def _over(job: Job) -> None:
