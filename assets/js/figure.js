@@ -11,6 +11,7 @@ const plotlyThere = new Promise((resolve) => {
 });
 
 const TABLES = {};
+const PICTURES = {}; // by figure: what its PNG shows of it, with what the page sets around it
 
 function figureArea(name) {
   return find(`${name}-plot`);
@@ -49,7 +50,7 @@ function nothingYet(name, kind) {
 
 function savePicture(name) {
   if (nothingYet(name, "png")) return;
-  const figure = drawn[name];
+  const figure = PICTURES[name]?.(drawn[name]) ?? drawn[name];
   const font = { ...figure.layout.font, color: cssValue("--ds-ink") };
   const layout = { ...figure.layout, paper_bgcolor: cssValue("--ds-paper"), font };
   const { width, height } = layout;

@@ -124,7 +124,11 @@ def test_the_tokens_are_in_the_table_and_in_the_files(visit) -> None:
             assert [one["place"] for one in figure["tokens"]] == [*range(1, 9)] * len(names)
         with page.expect_download() as picture:
             part(page, f"{name}-png").click()
-        assert Path(picture.value.path()).read_bytes()[1:4] == b"PNG"
+        content = Path(picture.value.path()).read_bytes()
+        assert content[1:4] == b"PNG"
+        if name == "strips":  # with a row above the columns for each drafter, at twice the size
+            height = int.from_bytes(content[20:24])
+            assert height > 2 * (figure["layout"]["height"] + 20 * len(names))
 
 
 def test_a_slider_is_drawn_where_its_noise_is(visit) -> None:
