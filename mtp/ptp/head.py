@@ -143,15 +143,17 @@ class PickHead(nn.Module):
         """Log-probabilities (B, L, V) of the token that noise u (B, L) picks, where the
         distribution of logits (B, L, V) is known only nearly.
 
-        Pick's steps at the edges F become logistic ones of a learned width, so that the likeliest
-        token is Pick's and gradients tell how far u is from another's interval. A small share is
-        the distribution itself, so that no token which it allows is ruled out by the noise.
+        Pick's steps at the edges F become logistic ones of a learned width w: token j gets a share
+        in proportion to σ((F_j − u) / w) − σ((F_{j−1} − u) / w). With a narrow width that is Pick's
+        own token, with a wide one the distribution as it is; gradients tell how far u is from
+        another token's interval. A small share is the distribution itself, so that no token which
+        it allows is ruled out by the noise.
         """
         p = final_probabilities(logits, sampling, logits.dtype)
-        edges = p.cumsum(-1)
+        edges = fn.pad(p.cumsum(-1), (1, 0))
+        edges[..., -1] = 1.0
         above = torch.sigmoid((edges - u[..., None].to(logits)) / self.log_width.exp())
-        above = torch.cat([above[..., :-1], torch.ones_like(above[..., :1])], -1)
-        picked = fn.pad(above, (1, 0)).diff(dim=-1)
+        picked = above.diff(dim=-1) / (above[..., -1:] - above[..., :1])
         return torch.lerp(picked, p, UNREAD).clamp(min=torch.finfo(p.dtype).tiny).log()
 
 

@@ -40,6 +40,10 @@ def test_soft_picks_near_hard_ones_and_sum_to_one(sampling: Sampling) -> None:
     p = final_probabilities(logits, sampling).float()
     raised = soft.gather(-1, hard[..., None]) - p.gather(-1, hard[..., None])
     assert raised.mean() > 0 or sampling.greedy
+    with torch.no_grad():
+        head.log_width.fill_(4.0)
+    wide = head.softly_picked(logits, u, sampling).exp()
+    torch.testing.assert_close(wide, p, atol=0.01, rtol=0)  # the noise decides nothing
 
 
 def test_soft_picks_teach_the_distribution() -> None:
