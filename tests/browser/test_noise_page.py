@@ -9,6 +9,8 @@ from urllib.parse import parse_qs, urlencode, urlparse
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.conftest import open_settings
+
 pytestmark = pytest.mark.browser
 VIEW = "#noise-view"
 SLOW_MS = 300_000  # a model is loaded first
@@ -238,6 +240,19 @@ def test_a_context_is_saved_as_it_is_set_and_opened_again(visit, tmp_path: Path)
     part(other, "budget").blur()
     other.wait_for_url("**rows=9**")
     assert parse_qs(urlparse(other.url).query)["u"] == [noise]  # no seed gives it
+
+
+def test_a_shown_context_fills_the_fields_that_read_it_again(visit) -> None:
+    page = open_noise(visit, "?tab=noise&noises=smollm2")
+    expect(part(page, "title")).to_contain_text("on smollm2")
+    open_settings(page)
+    expect(page.locator("#model input")).to_have_value("smollm2")
+    page.locator("#noise-recorded input").click()
+    page.get_by_role("option", name="byte:").click()
+    expect(part(page, "title")).to_contain_text("on byte")
+    expect(page.locator("#model input")).to_have_value("byte")
+    expect(page.locator("#seed input")).to_have_value("242")
+    expect(page.locator("#noise-answer textarea")).to_have_value("The sea was ")
 
 
 def test_files_that_are_none_get_a_sentence(visit, tmp_path: Path) -> None:
