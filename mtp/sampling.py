@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -121,6 +122,11 @@ class Noise:
     def u(self, position: int, stream: Stream, index: int = 0) -> float:
         """The noise for the token at 0-based `position` in prompt + output; `index` tells siblings
         apart."""
-        counter = np.array([0, index, position, _STREAMS[stream]], dtype=np.uint64)
-        bits = np.random.Philox(key=self.seed, counter=counter).random_raw()
-        return (int(bits) >> (64 - NOISE_BITS)) / 2**NOISE_BITS
+        return _drawn(self.seed, position, _STREAMS[stream], index)
+
+
+@lru_cache(maxsize=1 << 14)  # windows of a run overlap, and making a generator takes longer
+def _drawn(seed: int, position: int, stream: int, index: int) -> float:
+    counter = np.array([0, index, position, stream], dtype=np.uint64)
+    bits = np.random.Philox(key=seed, counter=counter).random_raw()
+    return (int(bits) >> (64 - NOISE_BITS)) / 2**NOISE_BITS

@@ -91,9 +91,8 @@ class CircuitDrafter:
         noise = [context.noise.u(first + depth, stream) for depth in range(length)]
         drafted = draw(circuit, noise, [given], shape)
         ids = self.head.vocabulary.ids[drafted.tokens].tolist()
-        q = [self._wide(row) for row in drafted.q]
         return Draft(
-            tree=chain(ids, self.name, drafted.log_q, q),
+            tree=chain(ids, self.name, drafted.log_q, self._wide(drafted.q).unbind()),
             budget_rows=self.rows,
             insight=lambda: self._insight(circuit, given, drafted.tokens, range(-1, length - 1)),
         )
@@ -156,13 +155,13 @@ class CircuitDrafter:
         }
 
     def _wide(self, q: np.ndarray) -> Tensor:
-        """q over the draft vocabulary (v,) as a distribution over the model's (V,)."""
+        """Distributions over the draft vocabulary (L, v) as ones over the model's (L, V)."""
         mine = torch.from_numpy(q)
         vocabulary = self.head.vocabulary
         if len(vocabulary) == vocabulary.size:
             return mine
-        wide = torch.zeros(vocabulary.size, dtype=mine.dtype)
-        wide[torch.from_numpy(vocabulary.ids)] = mine
+        wide = torch.zeros(len(mine), vocabulary.size, dtype=mine.dtype)
+        wide[:, torch.from_numpy(vocabulary.ids)] = mine
         return wide
 
 
