@@ -121,17 +121,23 @@ class PickHead(nn.Module):
             seen.append(keys)
         return seen
 
-    def forward(self, seen: Sequence[Keys], states: Tensor, given: Tensor) -> Tensor:
-        """(B, L, D): what is added to the states of L noise rows in each of B branches.
+    def over(self, seen: Sequence[Keys], states: Tensor) -> Callable[[Tensor], Tensor]:
+        """Runs above L noise rows in each of B branches: a function from what the rows are given to
+        what is added to their states, (B, L, D) both.
 
-        seen: what `read` gives. states (B, L, D): final states of the rows. given (B, L, D):
+        seen: what `read` gives. states (B, L, D): final states of the rows. What they are given:
         embeddings of the tokens before those that the rows foresee, 0 for none.
         """
-        rows = self.row(states) + self.given(given)
-        rotary = self._rotary(rows, seen[0][0].shape[2])
-        for layer, before in zip(self.body.layers, seen, strict=True):
-            _, rows = _run_layer(layer, rows, rotary, before)
-        added: Tensor = self.out(_normed(rows, self.body.norm))
+        fixed = self.row(states)
+        rotary = self._rotary(fixed, seen[0][0].shape[2])
+
+        def added(given: Tensor) -> Tensor:
+            rows = fixed + self.given(given)
+            for layer, before in zip(self.body.layers, seen, strict=True):
+                _, rows = _run_layer(layer, rows, rotary, before)
+            out: Tensor = self.out(_normed(rows, self.body.norm))
+            return out
+
         return added
 
     def _rotary(self, rows: Tensor, start: int) -> tuple[Tensor, Tensor]:

@@ -228,9 +228,10 @@ class PtpWeights:
         rows = rows.float()
         below = 0.0 if states is None else rows
         unembedding = self.rows(backbone)
+        added = head.over(seen, rows)
 
         def step(given: Tensor) -> Tensor:
-            refined = below + head(seen, rows, _embedded(backbone, given))
+            refined = below + added(_embedded(backbone, given))
             return refined.to(unembedding) @ unembedding.T
 
         return step

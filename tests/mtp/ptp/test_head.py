@@ -102,7 +102,7 @@ def test_layers_run_as_transformers_runs_them(width: int, narrow: int) -> None:
     before[:, :width] += head.given(following)
     line = torch.cat([before, head.row(states) + head.given(given)], dim=1)
     theirs = head.out(head.body(inputs_embeds=line).last_hidden_state[:, width + 1 :])
-    mine = head(head.read(text, following), states, given)
+    mine = head.over(head.read(text, following), states)(given)
     torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=0)
 
 
@@ -113,8 +113,8 @@ def test_a_head_learns_after_it_has_drafted() -> None:
     text, following = torch.randn(1, 5, 128), torch.randn(1, 4, 128)
     states, given = torch.randn(1, 3, 128), torch.randn(1, 3, 128)
     with torch.inference_mode():
-        drafted = head(head.read(text, following), states, given)
-    learning = head(head.read(text, following), states, given)
+        drafted = head.over(head.read(text, following), states)(given)
+    learning = head.over(head.read(text, following), states)(given)
     assert torch.equal(learning, drafted)
     learning.square().mean().backward()
     layer = head.body.layers[0].self_attn
