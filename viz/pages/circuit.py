@@ -10,17 +10,19 @@ import gradio as gr
 
 from mtp.circuits.structure import CIRCUIT_NAMES
 from mtp.drafters.options import OPTIONS, Option
-from mtp.errors import DraftscopeError, InputError, TraceError
+from mtp.errors import DraftscopeError, InputError
 from mtp.records.circuit import CircuitView, Question
 from viz import circuit_shown, panel, shell
 from viz.circuit_asked import MOST_GIVEN, asked_from
 from viz.circuit_shown import Shown, look_at, opened_from, view_of
 from viz.pages.common import (
     busy,
+    context_boxes,
     filled_from_address,
     filling,
+    or_sentence,
     owner_of,
-    prompt_box,
+    start_and_stop,
     uploaded,
     watch,
 )
@@ -98,11 +100,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             _choices(views), value=recorded[0] if recorded else None,
             label=text("circuit.recordings"), elem_id="circuit-recorded",
         )  # fmt: skip
-        prompt = prompt_box("circuit-prompt")
-        answer = gr.Textbox(
-            label=text("circuit.answer"), placeholder=text("circuit.answer.placeholder"),
-            lines=1, max_lines=3, elem_id="circuit-answer",
-        )  # fmt: skip
+        prompt, answer = context_boxes("circuit")
         circuit = gr.Radio(
             [(text(f"circuit.name.{name}"), name) for name in CIRCUIT_NAMES], value="btree",
             label=text("circuit.circuit"), elem_id="circuit-circuit",
@@ -115,9 +113,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 )
                 for name in SIZES
             ]  # fmt: skip
-        with gr.Row():
-            start = gr.Button(text("circuit.start"), variant="primary", elem_id="circuit-start")
-            stop = gr.Button(text("decode.stop"), interactive=False, elem_id="circuit-stop")
+        buttons = start, stop = start_and_stop("circuit")
         upload = gr.UploadButton(
             text("circuit.open"), file_types=[".json"], size="sm", elem_id="circuit-open",
             min_width=120,
@@ -126,7 +122,6 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     view = circuit_panel(desk, views, first)
     fields = [prompt, answer, circuit, *sizes]
     filled = [header.model, header.mode, header.seed, *fields]
-    buttons = [start, stop]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
 
     async def explore(
@@ -165,30 +160,30 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
     def show(name: str | None) -> list[Any]:
         """A recorded view: status, view, and the fields that would make it again."""
-        if not name:
-            return [_KEEP] * (2 + len(filled))
-        try:
-            key = circuit_shown.keep_recorded(name, views)
-        except TraceError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * (1 + len(filled))]
-        shown = views.get(key)
-        assert shown is not None
-        line = shell.status(text("circuit.shown", label=circuit_shown.label_of(shown.view)))
-        return [line, {"view": key}, *fields_of(shown.view)]
+
+        def made() -> list[Any]:
+            key = circuit_shown.keep_recorded(str(name), views)
+            shown = views.get(key)
+            assert shown is not None
+            line = shell.status(text("circuit.shown", label=circuit_shown.label_of(shown.view)))
+            return [line, {"view": key}, *fields_of(shown.view)]
+
+        outputs = 2 + len(filled)
+        return or_sentence(outputs, made) if name else [_KEEP] * outputs
 
     def open_file(path: str | None) -> list[Any]:
         """Opens a saved view without a model: status, view, recordings, and the fields that would
         make it again.
         """
-        if path is None:
-            return [_KEEP] * (3 + len(filled))
-        try:
-            opened = opened_from(uploaded(path, MOST_BYTES, "circuit.error.large"))
-        except DraftscopeError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * (2 + len(filled))]
-        key = views.add(Shown(opened, opened=True))
-        line = shell.status(text("circuit.opened.done", label=circuit_shown.label_of(opened)))
-        return [line, {"view": key}, None, *fields_of(opened)]
+
+        def made() -> list[Any]:
+            opened = opened_from(uploaded(str(path), MOST_BYTES, "circuit.error.large"))
+            key = views.add(Shown(opened, opened=True))
+            line = shell.status(text("circuit.opened.done", label=circuit_shown.label_of(opened)))
+            return [line, {"view": key}, None, *fields_of(opened)]
+
+        outputs = 3 + len(filled)
+        return [_KEEP] * outputs if path is None else or_sentence(outputs, made)
 
     async def load(request: gr.Request) -> AsyncIterator[list[Any]]:
         """Shows what the address asks for: status, view, start, stop, said."""

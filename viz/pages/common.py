@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from mtp.errors import TraceError
+from mtp.errors import DraftscopeError, TraceError
 from viz import panel, shell
 from viz.runs import Desk, Job
 from viz.texts import text
@@ -32,6 +32,37 @@ def prompt_box(elem_id: str) -> gr.Textbox:
         max_lines=6,
         elem_id=elem_id,
     )
+
+
+def context_boxes(page: str) -> tuple[gr.Textbox, gr.Textbox]:
+    """Where a context is written on a page: a prompt, and the beginning of its answer."""
+    prompt = prompt_box(f"{page}-prompt")
+    answer = gr.Textbox(
+        label=text(f"{page}.answer"),
+        placeholder=text(f"{page}.answer.placeholder"),
+        lines=1,
+        max_lines=3,
+        elem_id=f"{page}-answer",
+    )
+    return prompt, answer
+
+
+def start_and_stop(page: str) -> list[gr.Button]:
+    """The buttons that set the model to work for a page, and that end it."""
+    with gr.Row():
+        start = gr.Button(text(f"{page}.start"), variant="primary", elem_id=f"{page}-start")
+        stop = gr.Button(text("decode.stop"), interactive=False, elem_id=f"{page}-stop")
+    return [start, stop]
+
+
+def or_sentence(outputs: int, made: Callable[[], list[Any]]) -> list[Any]:
+    """What is made for so many outputs, or where that raises an error of ours its sentence for the
+    first, the status line, and nothing for the others.
+    """
+    try:
+        return made()
+    except DraftscopeError as error:
+        return [shell.status(str(error), "failed"), *[gr.skip()] * (outputs - 1)]
 
 
 def filled_from_address(fields: Sequence[Any], together: Collection[Any] = ()) -> gr.Textbox:

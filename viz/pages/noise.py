@@ -14,10 +14,12 @@ from viz.noise_asked import Questions, tab_of
 from viz.noise_shown import Shown, asked_from, head_of, opened_from
 from viz.pages.common import (
     busy,
+    context_boxes,
     filled_from_address,
     filling,
+    or_sentence,
     owner_of,
-    prompt_box,
+    start_and_stop,
     uploaded,
     watch,
 )
@@ -84,23 +86,15 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             _choices(kept), value=recorded[0] if recorded else None,
             label=text("noise.recordings"), elem_id="noise-recorded",
         )  # fmt: skip
-        prompt = prompt_box("noise-prompt")
-        answer = gr.Textbox(
-            label=text("noise.answer"), placeholder=text("noise.answer.placeholder"),
-            lines=1, max_lines=3, elem_id="noise-answer",
-        )  # fmt: skip
-        with gr.Row():
-            start = gr.Button(text("noise.start"), variant="primary", elem_id="noise-start")
-            stop = gr.Button(text("decode.stop"), interactive=False, elem_id="noise-stop")
+        fields = prompt, answer = context_boxes("noise")
+        buttons = start, stop = start_and_stop("noise")
         upload = gr.UploadButton(
             text("noise.open"), file_types=[".json"], size="sm", elem_id="noise-open", min_width=120
         )
         gr.HTML(f'<p class="ds-dim ds-note">{text("noise.note")}</p>', apply_default_css=False)
     view = noise_panel(questions, first)
-    fields = [prompt, answer]
     filled = [header.model, header.mode, header.seed, header.temperature, header.top_k,
               header.top_p, *fields]  # fmt: skip
-    buttons = [start, stop]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
     if first is not None:
         shown = kept.get(first)
@@ -198,27 +192,27 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
     def show(name: str | None) -> list[Any]:
         """A recorded context: status, view, and the fields that would read it again."""
-        if not name:
-            return [_KEEP] * (2 + len(filled))
-        try:
-            key = noise_shown.keep_recorded(name, kept)
-        except TraceError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * (1 + len(filled))]
-        shown = kept.get(key)
-        assert shown is not None
-        line = shell.status(text("noise.shown", model=shown.record.model))
-        return [line, {"noise": key}, *fields_of(shown.record)]
+
+        def made() -> list[Any]:
+            key = noise_shown.keep_recorded(str(name), kept)
+            shown = kept.get(key)
+            assert shown is not None
+            line = shell.status(text("noise.shown", model=shown.record.model))
+            return [line, {"noise": key}, *fields_of(shown.record)]
+
+        outputs = 2 + len(filled)
+        return or_sentence(outputs, made) if name else [_KEEP] * outputs
 
     def open_file(path: str | None) -> list[Any]:
         """Shows a saved context without a model: status, view, recordings, fields."""
-        if path is None:
-            return [_KEEP] * (3 + len(filled))
-        try:
-            shown = opened_from(uploaded(path, MOST_BYTES, "noise.error.large"))
-        except DraftscopeError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * (2 + len(filled))]
-        line = shell.status(text("noise.opened", model=shown.record.model[:80]))
-        return [line, {"noise": kept.add(shown)}, None, *fields_of(shown.record)]
+
+        def made() -> list[Any]:
+            shown = opened_from(uploaded(str(path), MOST_BYTES, "noise.error.large"))
+            line = shell.status(text("noise.opened", model=shown.record.model[:80]))
+            return [line, {"noise": kept.add(shown)}, None, *fields_of(shown.record)]
+
+        outputs = 3 + len(filled)
+        return [_KEEP] * outputs if path is None else or_sentence(outputs, made)
 
     async def follow(request: gr.Request) -> AsyncIterator[list[Any]]:
         """What the model does for a moved slider: status, start, stop. What comes of it, an error
