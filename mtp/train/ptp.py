@@ -35,10 +35,9 @@ from mtp.train.texts import Text, batches, read_texts
 
 QUICK_TEXTS = 24
 MEMORY = 6.0  # GiB
+OF_ROWS = ("variant", "embedding", "anchors")  # what noise rows in the base are; a head has no part
 SHAPE = (  # settings in which a drafter and the one it begins as are the same
-    "variant",
-    "embedding",
-    "anchors",
+    *OF_ROWS,
     "rank",
     "head_layers",
     "head_width",
@@ -61,7 +60,8 @@ def train(
     """Trains in `folder` until the budget is used; goes on from the checkpoint that is there.
 
     begin: the folder of another run whose drafter it starts as, such as one for another
-    temperature. Raises InputError where that has another shape.
+    temperature, or of another variant where both are heads alone. Raises InputError where that has
+    another shape.
 
     memory: GiB that may hold what the base reads in all texts (states; keys and values for an
     adapter), so that it reads each once; where they need more, or for 0, it reads those of every
@@ -121,6 +121,8 @@ def _begin_as(weights: PtpWeights, begin: Path, settings: Mapping[str, Any]) -> 
     check_weights(begin, settings["weights_sha256"])
     there = read_settings(begin)
     for name in SHAPE:
+        if name in OF_ROWS and not settings["rank"]:
+            continue  # a head alone is the same for all
         if name == "embedding" and settings["variant"] == "independent":
             continue  # which has none
         if (there.get(name) or None) != (settings.get(name) or None):

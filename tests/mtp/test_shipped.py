@@ -1,11 +1,13 @@
 """What ships: the byte model and its circuits load, fit each other, and leave the text as it is."""
 
+import dataclasses
 import json
 from statistics import mean
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from mtp.circuits.head_files import load_card, load_head
@@ -18,7 +20,10 @@ from mtp.ptp.question import explorer_of
 from mtp.records.noise import Question
 from mtp.records.settings import Settings
 from mtp.run import start
+from mtp.train.byte_data import pack
 from mtp.train.circuit_heads import Trainee, evaluate, windows_of
+from mtp.train.inverse_quality import perplexities
+from mtp.train.inverse_recipe import Pair, Recipe, build
 from mtp.train.texts import Text
 
 WEIGHTS = catalog.REPOSITORY / "assets" / "weights"
@@ -77,6 +82,19 @@ def run(verifier, drafter, temperature, tokens=40, **options):
     return decoding
 
 
+@pytest.fixture(scope="module")
+def fresh(byte):
+    """Texts that the byte model has just written, with their prompts."""
+    texts = []
+    for seed, prompt in enumerate((PROMPT, "What is a lighthouse for?", "Why is the sky blue?")):
+        decoding, _ = start(byte, Settings(prompt, "ar", seed=seed, max_new_tokens=220))
+        for _ in decoding:
+            pass
+        before = len(decoding.request.prompt_ids)
+        texts.append(Text(prompt, np.array(decoding.token_ids), before))
+    return texts
+
+
 @pytest.mark.parametrize("temperature", [0, 0.5, 0.7, 1.0, 1.2])
 def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
     """With those of the nearest temperature, where several ship."""
@@ -107,6 +125,26 @@ def test_smollm2_runs_in_the_precisions_chosen_for_processors(smollm2_folder, dt
     assert len(decoding.output_ids) == 4
 
 
+def test_the_inverse_pair_reads_its_noise_at_every_offset(fresh):
+    """On fresh text: what noise says of the tokens before beats that of another draw."""
+    card = json.loads((WEIGHTS / "inverse" / "card.json").read_text())
+    known = {field.name for field in dataclasses.fields(Recipe)}
+    given = {name: value for name, value in card["settings"].items() if name in known}
+    recipe = Recipe(**{**given, "lengths": tuple(given["lengths"])})
+    pair = build(recipe)
+    model, twin = (
+        AutoModelForCausalLM.from_pretrained(WEIGHTS / "inverse" / name, dtype=torch.float32)
+        for name in ("model", "twin")
+    )
+    pair.noise.load_state_dict(load_file(WEIGHTS / "inverse" / "noise.safetensors"))
+    documents = pack([text.ids.tolist() for text in fresh])
+    found = perplexities(Pair(model, pair.noise, twin), documents, recipe)
+    own, unread = found["perplexity"], found["unread_perplexity"]
+    assert own[0] == unread[0]  # the first offset has no noise before it
+    assert all(mine < 0.8 * other for mine, other in zip(own[1:], unread[1:], strict=True))
+    assert own[0] == pytest.approx(found["twin_perplexity"][0], rel=0.15)
+
+
 BYTE_HEADS = [head for head in shelved() if head.folder.name.startswith("byte-")]
 
 
@@ -124,20 +162,13 @@ def test_every_head_on_the_shelf_drafts_what_stands(head, byte):
 
 
 @torch.no_grad()
-def test_heads_price_the_models_own_text_as_their_cards_say(byte):
+def test_heads_price_the_models_own_text_as_their_cards_say(byte, fresh):
     """Windows of fresh samples: their mean log-likelihood is near the one on the card."""
-    texts = []
-    for seed, prompt in enumerate((PROMPT, "What is a lighthouse for?", "Why is the sky blue?")):
-        decoding, _ = start(byte, Settings(prompt, "ar", seed=seed, max_new_tokens=220))
-        for _ in decoding:
-            pass
-        before = len(decoding.request.prompt_ids)
-        texts.append(Text(prompt, np.array(decoding.token_ids), before))
     for head in (one for one in BYTE_HEADS if not one.config.lora):
         loaded = load_head(
             head.folder, byte.backbone.unembedding.float().cpu(), byte.weights_sha256
         )
-        windows = windows_of(byte, texts, loaded.vocabulary, head.config.window, 0)
+        windows = windows_of(byte, fresh, loaded.vocabulary, head.config.window, 0)
         found = evaluate(Trainee(loaded, None), byte.backbone, [windows])
         wanted = load_card(head.folder)["held_out"]["joint"]
         assert found["windows"] > 300

@@ -438,6 +438,11 @@ def test_the_command_trains_goes_on_begins_and_exports(data, verifier, tmp_path,
     with pytest.raises(InputError, match="another shape: embedding binary, this one round"):
         asked("third", "--steps", 1, "--begin", tmp_path / "first", "--embedding", "round")
     assert not (tmp_path / "third").exists()  # nothing was begun
+    with pytest.raises(InputError, match="another shape: variant o-ptp, this one independent"):
+        asked("third", "--steps", 1, "--begin", tmp_path / "first", "--variant", "independent")
+    assert asked("alone", "--steps", 1, "--rank", 0) == 0
+    other = ("--rank", 0, "--variant", "independent")  # a head alone has no rows to differ in
+    assert asked("blind", "--steps", 1, "--begin", tmp_path / "alone", *other) == 0
     assert asked("second", "--export", tmp_path / "shelf", "--prompts", 1) == 0
     assert load_ptp(tmp_path / "shelf" / "tiny-o-ptp-t0.7", verifier).config.rank == 4
     with pytest.raises(InputError, match="1 or more do"):
