@@ -48,7 +48,7 @@ def add_parsers(commands: Any) -> None:
     circuits.add_argument("--out", type=Path, metavar="FOLDER", help="assets/circuits if not given")
     circuits.set_defaults(run=_record_circuits, model="byte")
 
-    noise = commands.add_parser("record-noise", help="make the recorded context of page Noise")
+    noise = commands.add_parser("record-noise", help="make a recorded context of page Noise")
     add_model(noise)
     add_sampling(noise)
     noise.add_argument("--prompt", required=True)

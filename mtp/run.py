@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from mtp.decode import Decoding, Request, check_length, software
 from mtp.drafters.build import make_drafter, weights_of
@@ -34,7 +33,7 @@ def check_settings(settings: Settings) -> tuple[Mode, Verification, Sampling]:
     check_length(settings.max_new_tokens)
     Noise(settings.seed)
     sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
-    return cast(Mode, settings.mode), settings.verification, sampling
+    return settings.mode, settings.verification, sampling
 
 
 def start(

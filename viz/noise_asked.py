@@ -202,7 +202,9 @@ def _outcome(job: Job) -> dict[str, Any]:
     if failure is not None:
         return {"error": failure}
     assert job.future is not None
-    result = None if job.future.cancelled() else job.future.result()
+    # A stop may have cancelled it, or interrupted it with an error of its own.
+    ended = not job.future.cancelled() and job.future.exception() is None
+    result = job.future.result() if ended else None
     return {"error": text("noise.error.stopped")} if result is None else result
 
 

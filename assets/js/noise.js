@@ -291,19 +291,22 @@ function savedAs(name, figure, layout) {
 // The main picture with its rows of tokens above the columns, its sliders and its noise, which the
 // page sets around it.
 const ROW = 26; // px
-const HANDLE = 0.31; // of a place's width, half of it
+const HALF = 0.31; // of a column's width, in places; the figure's columns are twice as wide
 const INKS = { verifier: "--ds-text-verifier", accepted: "--ds-ink", rejected: "--ds-text-rejected", unreached: "--ds-dim" };
 const plain = (words) => words.replace(/&/g, "&amp;").replace(/</g, "&lt;");
 
 PICTURES.strips = ({ data, layout }) => {
+  const { answer } = look;
+  if (!answer) return null; // of a context that is only just asked about
   const [ink, dim, mono, blue] = ["--ds-ink", "--ds-dim", "--ds-mono", "--ds-role-verifier"].map(cssValue);
   const put = (text, x, y, yshift, color, more) => ({ text, x, y, yshift, xref: "x", yref: "paper", yanchor: "middle", showarrow: false, font: { family: mono, size: 14, color }, ...more });
   const named = (words, y, yshift) => put(plain(words), 0, y, yshift, ink, { xref: "paper", xanchor: "left", xshift: -SIDE, font: { size: 13, color: ink } });
   const { names } = look.head;
   const rows = names.flatMap(([name, words], row) => {
     const yshift = ROW * (names.length - row - 0.5) + 8;
-    const cells = look.answer.rows[name].map(({ text, state, impossible }, place) => {
-      const said = plain(text.length > ROOM ? `${text.slice(0, ROOM - 1)}…` : text);
+    const cells = answer.rows[name].map(({ text, state, impossible }, place) => {
+      const characters = [...text];
+      const said = plain(characters.length > ROOM ? `${characters.slice(0, ROOM - 1).join("")}…` : text);
       const struck = state === "rejected" ? `<s>${said}</s>` : said;
       const role = cssValue(`--ds-role-${state}`);
       const box = { borderpad: 2, borderwidth: 1.5, bordercolor: role, bgcolor: state === "accepted" ? `${role}38` : undefined };
@@ -312,8 +315,8 @@ PICTURES.strips = ({ data, layout }) => {
     return [named(words, 1, yshift), ...cells];
   });
   const small = { font: { family: mono, size: 12, color: dim } };
-  const noise = look.noise.map((u, place) => put(`<i>u</i>${sub(place + 1)} ${u.toFixed(3)}`, place, 0, -ROW / 2 - 4, dim, small));
-  const handles = look.noise.map((u, place) => ({ type: "line", x0: place - HANDLE, x1: place + HANDLE, y0: u, y1: u, line: { color: blue, width: 5 } }));
+  const noise = answer.noise.map((u, place) => put(`<i>u</i>${sub(place + 1)} ${u.toFixed(3)}`, place, 0, -ROW / 2 - 4, dim, small));
+  const handles = answer.noise.map((u, place) => ({ type: "line", x0: place - HALF, x1: place + HALF, y0: u, y1: u, line: { color: blue, width: 5 } }));
   const margin = { ...layout.margin, t: layout.margin.t + ROW * names.length + 8, b: layout.margin.b + ROW };
   const height = layout.height + ROW * (names.length + 1) + 8;
   const annotations = [...rows, named(TEXTS["noise.row.noise"], 0, -ROW / 2 - 4), ...noise];

@@ -176,7 +176,7 @@ def _measure_outside(
         category=prompt.category,
         decoder=decoder,
         repeat=repeat,
-        prompt_tokens=len(verifier.vocabulary.encode(settings.prompt, settings.mode)),  # type: ignore[arg-type]
+        prompt_tokens=len(verifier.vocabulary.encode(settings.prompt, settings.mode)),
         new_tokens=len(out.ids),
         # Plain generate runs one forward a token, the first in its prefill; how many the others
         # run is not told.

@@ -135,7 +135,7 @@ def explore(
         weights_sha256=verifier.weights_sha256,
         dtype=verifier.dtype,
         device=verifier.device,
-        mode=question.mode,
+        mode=cast(Mode, question.mode),
         prompt=question.prompt,
         answer=question.answer,
         seed=question.seed,

@@ -122,11 +122,11 @@ class PickHead(nn.Module):
         return seen
 
     def over(self, seen: Sequence[Keys], states: Tensor) -> Callable[[Tensor], Tensor]:
-        """Runs above L noise rows in each of B branches: a function from what the rows are given to
-        what is added to their states, (B, L, D) both.
+        """A function from what L noise rows in each of B branches are given to what is added to
+        their states, (B, L, D) both. They are given the embeddings of the tokens before those that
+        they foresee, 0 for none.
 
-        seen: what `read` gives. states (B, L, D): final states of the rows. What they are given:
-        embeddings of the tokens before those that the rows foresee, 0 for none.
+        seen: what `read` gives. states (B, L, D): final states of the rows.
         """
         fixed = self.row(states)
         rotary = self._rotary(fixed, seen[0][0].shape[2])
@@ -156,7 +156,7 @@ class PickHead(nn.Module):
         it allows is ruled out by the noise.
         """
         p = final_probabilities(logits, sampling, logits.dtype)
-        edges = fn.pad(p.cumsum(-1), (1, 0))
+        edges = fn.pad(p.cumsum(-1).clamp(max=1.0), (1, 0))
         edges[..., -1] = 1.0
         above = torch.sigmoid((edges - u[..., None].to(logits)) / self.log_width.exp())
         picked = above.diff(dim=-1) / (above[..., -1:] - above[..., :1])
@@ -173,7 +173,8 @@ def _run_layer(
     """Keys and values of all rows, and the states (B, T, D) of T rows x behind those `before`.
 
     The same arithmetic as the layer's own forward, without the bookkeeping that takes most of its
-    time on ten rows: a call of the drafter runs the head about five times.
+    time on ten rows: a call of the drafter runs the head about five times. keys_only: of the last
+    layer of rows that are only read; x comes back as it is.
     """
     attention, mlp = layer.self_attn, layer.mlp
     normed = _normed(x, layer.input_layernorm)
@@ -232,10 +233,10 @@ def settle(
     """Logits (B, L, V) of rows of which each is given the pick of the row before it.
 
     step: logits from the tokens (B, L) that the rows are given. pick: the tokens (B, L) that the
-    rows' own noise picks from logits. given (B, L): those known, up to
-    row `first`, and any guess of the others, which decides nothing but how soon it ends. All rows
-    pick at once, again and again until no pick changes (Jacobi iteration): at most L times, as each
-    pass settles one more row at least.
+    rows' own noise picks from logits. given (B, L): those known, up to row `first`, and any guess
+    of the others, which decides nothing but how soon it ends. All rows pick at once, again and
+    again until no pick changes (Jacobi iteration): at most L times, as each pass settles one more
+    row at least.
     """
     start, guess = given[:, : first + 1], given[:, first + 1 :]
     while True:

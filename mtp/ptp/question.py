@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import cast
 
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
-from mtp.models.vocabulary import Mode, Vocabulary
+from mtp.models.vocabulary import Vocabulary
 from mtp.ptp.explore import MOST_PLACES, NOISES, NoiseExplorer
 from mtp.ptp.files import load_ptp, shelved
 from mtp.ptp.weights import VARIANTS, PtpWeights
@@ -48,7 +47,7 @@ def explorer_of(
 
 def context_of(vocabulary: Vocabulary, question: Question) -> list[int]:
     """The prompt's tokens and those of the answer so far."""
-    ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
+    ids = vocabulary.encode(question.prompt, question.mode)
     return ids + vocabulary.encode_answer(question.answer)
 
 

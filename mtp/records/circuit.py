@@ -148,7 +148,7 @@ class CircuitView:
     weights_sha256: str
     dtype: str
     device: str
-    mode: str
+    mode: Literal["chat", "raw"]
     prompt: str
     answer: str
     seed: int

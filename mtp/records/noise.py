@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -21,7 +22,7 @@ class Question:
 
     prompt: str
     answer: str = ""
-    mode: str = "chat"
+    mode: Literal["chat", "raw"] = "chat"
     seed: int = 0
     temperature: float = 0.7
     top_k: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from mtp.records.trace import Branch, Run
 
@@ -19,7 +19,7 @@ class Settings:
     prompt: str
     drafter: str = "pld"
     drafter_options: Mapping[str, Any] = field(default_factory=dict)
-    mode: str = "chat"
+    mode: Literal["chat", "raw"] = "chat"
     temperature: float = 0.7
     top_k: int = 0
     top_p: float = 1.0

@@ -93,14 +93,14 @@ autoregressive. Stored as bfloat16.
 
 Perplexity at temperature 1 by offset: the model is given the text and the noise of the tokens
 since, drawn inside its own intervals at temperature {recipe.temperature}, each at the position of
-the token that it picks; its twin is given the tokens themselves. Where the noise it reads is of
-another draw, what it has learnt of the noise is of no use.
+the token that it picks; its twin is given the tokens themselves. A column beside it has the same
+model read noise of another draw: what it loses there it owes to its noise.
 
 | offset | reads noise | another draw's | twin | difference to the twin |
 |---|---|---|---|---|
 {offsets}
 
-Mean over offsets 2 to {recipe.longest}: {100 * held["gap"]:+.1f}%.
+Mean perplexity over offsets 2 to {recipe.longest}, against the twin's: {100 * held["gap"]:+.1f}%.
 
 ## Training
 

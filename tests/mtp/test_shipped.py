@@ -1,4 +1,4 @@
-"""What ships: the byte model and its circuits load, fit each other, and leave the text as it is."""
+"""What ships: models, circuits and noise readers fit each other and leave the text as it is."""
 
 import dataclasses
 import json

@@ -18,6 +18,7 @@ from plotly.utils import PlotlyJSONEncoder
 from starlette.requests import Request
 
 from mtp.errors import InputError, TraceError
+from mtp.models.trouble import FetchStoppedError
 from mtp.records.noise import (
     DrafterFacts,
     Foreseen,
@@ -316,6 +317,21 @@ def test_stop_and_leaving_reach_what_a_slider_asked() -> None:
     assert questions.job_of(TAB) is None and desk.loaded() == ""
 
 
+def test_a_stop_that_interrupts_a_download_is_no_failure(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    kept: Kept[Shown] = Kept()
+    desk = Desk()
+    questions = Questions(desk, kept)
+    record = recorded()
+
+    def interrupted(model: str, dtype: str | None, job: Job) -> None:
+        job.stop()
+        raise FetchStoppedError("Stopped.")
+
+    monkeypatch.setattr(desk, "verifier", interrupted)
+    answer = asyncio.run(questions.look([kept.add(Shown(record)), moved(record, 0.25)], TAB))
+    assert "Stopped before the model answered" in answer["error"]
+
+
 def test_the_newest_contexts_stay_read() -> None:
     class Model:
         weights_sha256 = "sha"
@@ -345,7 +361,9 @@ def test_a_saved_context_opens_and_others_get_a_sentence() -> None:
     record = record_of()
     content = record.to_json()
     assert opened_from(content.encode()).record == record
-    for broken in (b"", b"{}", b"\xff\x00", content[:-5].encode(), b"[" * 9000):
+    other_mode = content.replace('"chat"', '"talk"').encode()
+    assert other_mode != content.encode()
+    for broken in (b"", b"{}", b"\xff\x00", content[:-5].encode(), b"[" * 9000, other_mode):
         with pytest.raises(TraceError, match="not a record of noise, or it is broken"):
             opened_from(broken)
     strange = content.replace('"o-ptp"', '"<b>"')

@@ -200,7 +200,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 yield [shell.status(str(error), "failed"), *nothing[1:]]
                 return
             line, value, *fitting = show(name)
-            if isinstance(value, dict):
+            if "view" in value:  # else there is none of this name
                 value = {**value, "ask": ask}
             chosen = name if name in recorded else _KEEP
             yield [line, value, _KEEP, _KEEP, filling([*fitting, chosen])]

@@ -1,4 +1,4 @@
-"""What the pages share: the prompt's box, following a job, and whose tab it is."""
+"""What the pages share: where a context is written, buttons, files, following a job, whose tab."""
 
 from __future__ import annotations
 

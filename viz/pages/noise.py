@@ -27,6 +27,7 @@ from viz.runs import Desk, Job, Kept, imported
 from viz.texts import part, text
 
 MOST_NOISE = 64  # numbers that an address may hold
+HEAD = ("model", "mode", "seed", "temperature", "top_k", "top_p")  # of the header, with a context
 MOST_SAID = 60  # characters of a context in the list
 MOST_BYTES = 4 * 2**20  # of a saved context; 16 places of three drafters take a fifth
 _KEEP = gr.skip()
@@ -93,8 +94,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         )
         gr.HTML(f'<p class="ds-dim ds-note">{text("noise.note")}</p>', apply_default_css=False)
     view = noise_panel(questions, first)
-    filled = [header.model, header.mode, header.seed, header.temperature, header.top_k,
-              header.top_p, *fields]  # fmt: skip
+    filled = [*(getattr(header, name) for name in HEAD), *fields]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
     if first is not None:
         shown = kept.get(first)
@@ -162,12 +162,14 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 yield [shell.status(str(error), "failed"), *nothing[1:]]
                 return
             line = shell.status(text("noise.shown", model=shown.record.model))
-            said = filling([*fields_of(shown.record), name])
+            named = shell.from_query(query)  # page Decode fills these from the address
+            mine = fields_of(shown.record)
+            over = [named.get(field, own) for field, own in zip(HEAD, mine, strict=False)]
+            said = filling([*over, *mine[len(HEAD) :], name])
             yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, said]
             return
         head = shell.from_query(query)
-        names = ("model", "mode", "seed", "temperature", "top_k", "top_p")
-        above = [head.get(name, _KEEP) for name in names]
+        above = [head.get(name, _KEEP) for name in HEAD]
         said = filling([*above, query["behind"], query.get("answer", ""), None])
         yield [*[_KEEP] * 4, said]
         try:
@@ -204,7 +206,9 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         return or_sentence(outputs, made) if name else [_KEEP] * outputs
 
     def open_file(path: str | None) -> list[Any]:
-        """Shows a saved context without a model: status, view, recordings, fields."""
+        """Shows a saved context without a model: status, view, recordings, and the fields that
+        would read it again.
+        """
 
         def made() -> list[Any]:
             shown = opened_from(uploaded(str(path), MOST_BYTES, "noise.error.large"))
@@ -216,7 +220,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
     async def follow(request: gr.Request) -> AsyncIterator[list[Any]]:
         """What the model does for a moved slider: status, start, stop. What comes of it, an error
-        as well, is said beside the picture.
+        as well, is said beside the picture too.
         """
         job = questions.job_of(owner_of(request))
         if job is None:
@@ -224,8 +228,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             return
         async for words in watch(desk, job):
             yield [words, *busy(True)]
+        failure = job.failure()
         words = text("noise.stopped.question" if job.stopped else "noise.live")
-        yield [shell.status(f"{words} {desk.loaded()}".strip()), *busy(False)]
+        line = shell.status(f"{words} {desk.loaded()}".strip())
+        yield [shell.status(failure, "failed") if failure else line, *busy(False)]
 
     def end(request: gr.Request) -> None:
         desk.stop_all(owner_of(request))
