@@ -111,7 +111,8 @@ def test_every_shipped_drafter_leaves_the_text_as_it_is(temperature, byte):
 def test_drafters_for_smollm2_leave_the_text_as_it_is(smollm2_folder):
     verifier = load_verifier("smollm2", "float64", "cpu")
     plain = run(verifier, "ar", 0.7, tokens=20)
-    drafted = {name: run(verifier, name, 0.7, tokens=20) for name in ("mtpc-ff", "mtpc-btree")}
+    names = ("mtpc-ff", "mtpc-btree", "o-ptp", "independent")
+    drafted = {name: run(verifier, name, 0.7, tokens=20) for name in names}
     assert {name: one.output_ids == plain.output_ids for name, one in drafted.items()} == (
         dict.fromkeys(drafted, True)
     )
