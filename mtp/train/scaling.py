@@ -86,7 +86,7 @@ class Drafter:
         return cache
 
     def rows(self, cache: DynamicCache, windows: Windows, u: Tensor) -> Tensor:
-        """Logits (B, N · L, V) of noise rows; the rows stay in the cache."""
+        """Logits (B, N · L, V) of noise rows behind the texts; the cache is left as it was."""
         logits: Tensor = self.model(
             inputs_embeds=self.noise(u),
             position_ids=windows.place,
@@ -94,6 +94,7 @@ class Drafter:
             cache=cache,
             use_cache=True,
         ).logits
+        cache.crop(-u.shape[1])
         return logits
 
 
@@ -168,6 +169,7 @@ def accepted_per_call(
     for start in range(0, len(texts), recipe.texts):
         some = texts[start : start + recipe.texts]
         found = survey.read(some)
+        cache = drafter.text(found.ids)
         shares = torch.rand(found.ids.shape, generator=generator, dtype=torch.float64)
         roots = torch.tensor([text.answer - 1 for text in some])
         ends = torch.tensor([len(text.ids) - 1 for text in some])
@@ -179,7 +181,7 @@ def accepted_per_call(
             noise = noise_of(found, windows, shares.gather(1, windows.place))
             if another:
                 noise = torch.rand(noise.shape, generator=generator, dtype=noise.dtype)
-            right = _right(drafter, found, windows, noise)
+            right = _right(drafter, cache, found, windows, noise)
             step = torch.minimum(right + 1, ends - roots)
             calls += int(active.sum())
             accepted += int(torch.minimum(right, ends - roots)[active].sum())
@@ -187,9 +189,13 @@ def accepted_per_call(
     return accepted / max(1, calls)
 
 
-def _right(drafter: Drafter, found: Read, windows: Windows, noise: Tensor) -> Tensor:
-    """How many tokens right in a row (B,) the drafter foresees in one window a text."""
-    logits = drafter.rows(drafter.text(found.ids), windows, noise)
+def _right(
+    drafter: Drafter, cache: DynamicCache, found: Read, windows: Windows, noise: Tensor
+) -> Tensor:
+    """How many tokens right in a row (B,) the drafter foresees in one window a text, of which the
+    cache holds keys and values.
+    """
+    logits = drafter.rows(cache, windows, noise)
     wanted = found.ids.gather(1, (windows.place + 1).clamp(max=found.ids.shape[1] - 1))
     hits = (logits.argmax(-1) == wanted) & windows.counted
     return hits.long().cumprod(1).sum(1)
