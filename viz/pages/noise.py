@@ -219,15 +219,20 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         return [_KEEP] * outputs if path is None else or_sentence(outputs, made)
 
     async def follow(request: gr.Request) -> AsyncIterator[list[Any]]:
-        """What the model does for a moved slider: status, start, stop. What comes of it, an error
-        as well, is said beside the picture too.
+        """What the model does for a moved slider, and for what is asked while it does: status,
+        start, stop. What comes of it, an error as well, is said beside the picture too.
         """
-        job = questions.job_of(owner_of(request))
-        if job is None:
+        owner = owner_of(request)
+        job, newer = None, questions.job_of(owner)
+        if newer is None:
             yield [_KEEP] * 3
             return
-        async for words in watch(desk, job):
-            yield [words, *busy(True)]
+        while newer is not None and newer is not job:
+            job = newer
+            async for words in watch(desk, job):
+                yield [words, *busy(True)]
+            newer = questions.job_of(owner)
+        assert job is not None
         failure = job.failure()
         words = text("noise.stopped.question" if job.stopped else "noise.live")
         line = shell.status(f"{words} {desk.loaded()}".strip())
