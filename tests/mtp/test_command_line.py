@@ -97,7 +97,7 @@ def test_models_lists_what_can_be_used() -> None:
 
 
 @pytest.mark.smollm2
-def test_generate_prints_summary_and_saves_the_trace(tmp_path: Path, smollm2_folder: Path) -> None:
+def test_generate_prints_summary_and_saves_the_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     done = run(
         *["generate", "--prompt", "Say: שלום 🦊 <b>", "--max-new-tokens", "6", "--json"],

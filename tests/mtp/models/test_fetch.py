@@ -125,7 +125,8 @@ def test_a_local_folder_needs_no_fetching(tmp_path):
 
 
 @pytest.mark.smollm2
-def test_smollm2_is_the_model_it_says(smollm2_folder):
-    config = json.loads((smollm2_folder / "config.json").read_text())
+def test_smollm2_is_the_model_it_says():
+    folder = fetch("smollm2")
+    config = json.loads((folder / "config.json").read_text())
     assert config["num_hidden_layers"] == 30 and "quantization_config" not in config
-    assert json.loads((smollm2_folder / "source.json").read_text())["sha256"] == SMOLLM2.sha256
+    assert json.loads((folder / "source.json").read_text())["sha256"] == SMOLLM2.sha256
