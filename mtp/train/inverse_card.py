@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from mtp.decode import software
 from mtp.train import byte_card
 from mtp.train.byte_data import Documents
-from mtp.train.inverse_quality import perplexities
+from mtp.train.inverse_quality import perplexities, unread_perplexity
 from mtp.train.inverse_recipe import Recipe, build
 from mtp.train.loop import restore, round_as_stored
 from mtp.train.run_folder import (
@@ -46,7 +46,10 @@ def export(run_folder: Path, out: Path, training: Documents, held_out: Documents
         "held_out_documents": len(held_out),
         "minutes": round(state["progress"]["seconds"] / 60, 1),
         "parameters": sum(p.numel() for p in pair.model.parameters()),
-        "held_out": perplexities(pair, held_out, recipe),
+        "held_out": {
+            **perplexities(pair, held_out, recipe),
+            "unread_perplexity": unread_perplexity(pair, held_out, recipe),
+        },
         "software": software(),
         "curve": read_curve(run_folder),
     }

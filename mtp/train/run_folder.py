@@ -70,7 +70,11 @@ def recipe_of(path: Path, kind: type[T]) -> T:
     """The recipe, a dataclass, that the run in a folder follows. Raises InputError where there is
     no run.
     """
-    settings = read_settings(path)
+    return recipe_from(read_settings(path), kind)
+
+
+def recipe_from(settings: Mapping[str, Any], kind: type[T]) -> T:
+    """The recipe, a dataclass, that a run's settings hold, or those on its card."""
     given = {
         field.name: settings[field.name]
         for field in dataclasses.fields(kind)  # type: ignore[arg-type]

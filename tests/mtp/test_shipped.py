@@ -1,6 +1,5 @@
 """What ships: models, circuits and noise readers fit each other and leave the text as it is."""
 
-import dataclasses
 import json
 from statistics import mean
 
@@ -22,8 +21,9 @@ from mtp.records.settings import Settings
 from mtp.run import start
 from mtp.train.byte_data import pack
 from mtp.train.circuit_heads import Trainee, evaluate, windows_of
-from mtp.train.inverse_quality import perplexities
+from mtp.train.inverse_quality import perplexities, unread_perplexity
 from mtp.train.inverse_recipe import Pair, Recipe, build
+from mtp.train.run_folder import recipe_from
 from mtp.train.texts import Text
 
 WEIGHTS = catalog.REPOSITORY / "assets" / "weights"
@@ -129,9 +129,7 @@ def test_smollm2_runs_in_the_precisions_chosen_for_processors(smollm2_folder, dt
 def test_the_inverse_pair_reads_its_noise_at_every_offset(fresh):
     """On fresh text: what noise says of the tokens before beats that of another draw."""
     card = json.loads((WEIGHTS / "inverse" / "card.json").read_text())
-    known = {field.name for field in dataclasses.fields(Recipe)}
-    given = {name: value for name, value in card["settings"].items() if name in known}
-    recipe = Recipe(**{**given, "lengths": tuple(given["lengths"])})
+    recipe = recipe_from(card["settings"], Recipe)
     pair = build(recipe)
     model, twin = (
         AutoModelForCausalLM.from_pretrained(WEIGHTS / "inverse" / name, dtype=torch.float32)
@@ -139,8 +137,9 @@ def test_the_inverse_pair_reads_its_noise_at_every_offset(fresh):
     )
     pair.noise.load_state_dict(load_file(WEIGHTS / "inverse" / "noise.safetensors"))
     documents = pack([text.ids.tolist() for text in fresh])
-    found = perplexities(Pair(model, pair.noise, twin), documents, recipe)
-    own, unread = found["perplexity"], found["unread_perplexity"]
+    shipped_pair = Pair(model, pair.noise, twin)
+    found = perplexities(shipped_pair, documents, recipe)
+    own, unread = found["perplexity"], unread_perplexity(shipped_pair, documents, recipe)
     assert own[0] == unread[0]  # the first offset has no noise before it
     assert all(mine < 0.8 * other for mine, other in zip(own[1:], unread[1:], strict=True))
     assert own[0] == pytest.approx(found["twin_perplexity"][0], rel=0.15)

@@ -17,7 +17,7 @@ from mtp.train.byte_tokenizer import END_ID, USER_ID
 from mtp.train.completions import Record
 from mtp.train.inverse import train
 from mtp.train.inverse_card import export
-from mtp.train.inverse_quality import perplexities
+from mtp.train.inverse_quality import perplexities, unread_perplexity
 from mtp.train.inverse_recipe import Pair, Recipe, build
 from mtp.train.inverse_rows import Noise, losses, own_noise, split
 from mtp.train.run_folder import read_curve
@@ -187,6 +187,7 @@ def test_both_begin_equal_and_the_twin_is_plain():
         assert torch.equal(mine, theirs)
     documents = pack([np.random.default_rng(0).integers(97, 120, 400).tolist()])
     found = perplexities(pair, documents, RECIPE)
-    assert found["unread_perplexity"][0] == found["perplexity"][0]  # no noise is before it
-    assert found["unread_perplexity"][1] != found["perplexity"][1]
+    unread = unread_perplexity(pair, documents, RECIPE)
+    assert unread[0] == found["perplexity"][0]  # no noise is before it
+    assert unread[1] != found["perplexity"][1]
     assert found["perplexity"][0] == pytest.approx(found["twin_perplexity"][0], abs=1e-3)
