@@ -92,13 +92,14 @@ def _record_race(chosen: argparse.Namespace) -> int:
 def _record_circuits(chosen: argparse.Namespace) -> int:
     from mtp.circuits.view import check_question, explore
     from mtp.records.circuit import Question
+    from mtp.records.trace import Mode
 
     questions = []
     for name in chosen.circuits.split(","):
         circuit, dash, window = name.strip().partition("-")
         if not dash or not window.isdecimal():
             raise InputError(f"--circuits takes NAME-WINDOW, such as hmm-8; not {name[:40]!r}.")
-        mode = "raw" if chosen.raw else "chat"
+        mode: Mode = "raw" if chosen.raw else "chat"
         questions.append(
             Question(circuit, int(window), chosen.prompt, chosen.answer, mode, chosen.seed)
         )

@@ -9,9 +9,9 @@ from mtp.drafters.build import make_drafter, weights_of
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
-from mtp.models.vocabulary import Mode, check_prompt
+from mtp.models.vocabulary import check_prompt
 from mtp.records.settings import Settings
-from mtp.records.trace import Run
+from mtp.records.trace import Mode, Run
 from mtp.sampling import Noise, Sampling
 from mtp.verify import VERIFICATIONS, Verification
 

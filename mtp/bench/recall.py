@@ -16,10 +16,10 @@ from mtp.drafters.esp import EmbeddingProbing
 from mtp.drafters.options import settle_options
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier
-from mtp.models.vocabulary import Mode
 from mtp.probing.masks import Init, initial_masks
 from mtp.probing.recall import foreseen_ranks
 from mtp.records.bench import BenchRow
+from mtp.records.trace import Mode
 
 _NEEDED = {"model", "weights_sha256", "dtype", "decoders", "options", "prompts", "mode", "seed"}
 

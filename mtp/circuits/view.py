@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from mtp.models.catalog import ENTRIES
 from mtp.models.continuations import Continuations
 from mtp.models.lora import LowRankAdapter
 from mtp.models.verifier import Verifier
-from mtp.models.vocabulary import Mode, check_prompt
+from mtp.models.vocabulary import check_prompt
 from mtp.records.circuit import (
     Beliefs,
     CircuitView,
@@ -96,7 +95,7 @@ def explore(
     loaded = shelf.load(chosen.folder, verifier)
     head, layers = loaded.head.head, chosen.config.lora
     vocabulary = verifier.vocabulary
-    ids = vocabulary.encode(question.prompt, cast(Mode, question.mode))
+    ids = vocabulary.encode(question.prompt, question.mode)
     ids += vocabulary.encode_answer(question.answer)
     temperature = head.config.temperature
     window = head.structure.window
@@ -135,7 +134,7 @@ def explore(
         weights_sha256=verifier.weights_sha256,
         dtype=verifier.dtype,
         device=verifier.device,
-        mode=cast(Mode, question.mode),
+        mode=question.mode,
         prompt=question.prompt,
         answer=question.answer,
         seed=question.seed,

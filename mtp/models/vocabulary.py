@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from mtp.errors import InputError
-from mtp.records.trace import TokenText
+from mtp.records.trace import Mode, TokenText
 
-Mode = Literal["chat", "raw"]
 MAX_PROMPT_CHARACTERS = 100_000  # past any context this runs with; tokenising more takes seconds
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SENTENCEPIECE_SPACE = "\u2581"

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from mtp.errors import InputError, TraceError
+from mtp.records.trace import Mode
 from mtp.records.versioned import strict_json
 
 VERSION = 1
@@ -36,7 +37,7 @@ class Question:
     window: int | None
     prompt: str
     answer: str = ""
-    mode: str = "chat"
+    mode: Mode = "chat"
     seed: int = 0
     rank: int = 0
     lora: int = 0
@@ -148,7 +149,7 @@ class CircuitView:
     weights_sha256: str
     dtype: str
     device: str
-    mode: Literal["chat", "raw"]
+    mode: Mode
     prompt: str
     answer: str
     seed: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import TypeAdapter
 
 from mtp.errors import TraceError
 from mtp.records import versioned
+from mtp.records.trace import Mode
 
 VERSION = 2
 PLACES = 8  # of a question, if not said
@@ -22,7 +22,7 @@ class Question:
 
     prompt: str
     answer: str = ""
-    mode: Literal["chat", "raw"] = "chat"
+    mode: Mode = "chat"
     seed: int = 0
     temperature: float = 0.7
     top_k: int = 0

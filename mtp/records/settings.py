@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
-from mtp.records.trace import Branch, Run
+from mtp.records.trace import Branch, Mode, Run
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Settings:
     prompt: str
     drafter: str = "pld"
     drafter_options: Mapping[str, Any] = field(default_factory=dict)
-    mode: Literal["chat", "raw"] = "chat"
+    mode: Mode = "chat"
     temperature: float = 0.7
     top_k: int = 0
     top_p: float = 1.0

@@ -17,6 +17,7 @@ VERSION = 1
 MAX_BYTES = 64 * 2**20  # a trace of 500 steps is about 2.5 MB; larger files are not ours
 
 Status = Literal["accepted", "rejected", "unreached"]
+Mode = Literal["chat", "raw"]
 Kind = Literal["sampled", "deterministic"]
 Source = Literal["draft", "verifier"]
 Verification = Literal["coupled", "rejection"]
@@ -62,7 +63,7 @@ class Run:
     weights_sha256: str
     drafter: str
     drafter_options: dict[str, Any]
-    mode: Literal["chat", "raw"]
+    mode: Mode
     temperature: float
     top_k: int
     top_p: float
