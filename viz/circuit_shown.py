@@ -11,7 +11,7 @@ from mtp.circuits.structure import build
 from mtp.errors import DraftscopeError, InputError, TraceError
 from mtp.records.circuit import CircuitView, Mark, Sample
 from viz import circuit_tables as tables
-from viz import measured, panel
+from viz import measured, panel, recorded
 from viz.circuit_asked import Answer, Asked, answer
 from viz.figures import circuit_beliefs, circuit_graph, circuit_samples
 from viz.figures.circuit_graph import Lit
@@ -35,18 +35,18 @@ class Shown:
 
 def recorded_names() -> list[str]:
     """The recorded views, the first view's first."""
-    return sorted((path.stem for path in VIEWS.glob("*.json")), key=lambda n: (n != FIRST, n))
+    return recorded.names_in(VIEWS, FIRST)
 
 
-def keep_recorded(name: str, views: Kept[Shown]) -> str:
-    """The key of a recorded view, which is read once. Raises TraceError for a name that is none."""
-    if name not in recorded_names():
-        raise TraceError(text("circuit.error.recorded", name=name[:40]))
+def keep_recorded(name: str, views: Kept[Shown]) -> tuple[str, Shown]:
+    """A recorded view and its key, read once. Raises TraceError for a name that is none."""
     key = f"recorded-{name}"
-    if views.get(key) is None:
-        content = (VIEWS / f"{name}.json").read_bytes()
-        views.pin(key, Shown(CircuitView.from_json(content), name))
-    return key
+
+    def shown() -> Shown:
+        content = recorded.content_of(VIEWS, name, "circuit.error.recorded")
+        return Shown(CircuitView.from_json(content), name)
+
+    return key, views.pinned(key, shown)
 
 
 def opened_from(content: bytes) -> CircuitView:

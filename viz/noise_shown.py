@@ -15,7 +15,7 @@ from mtp.models.catalog import DEFAULT_MODEL
 from mtp.ptp.allocate import allocate, chances_of_ending
 from mtp.records.noise import PLAIN, NoiseRecord, NoiseView, Sweep
 from mtp.records.scaling import Scaling
-from viz import noise_tables, panel
+from viz import noise_tables, panel, recorded
 from viz.figures import noise_branches, noise_strips, noise_sweep, scaling
 from viz.figures.tokens import visible
 from viz.runs import Kept
@@ -23,7 +23,6 @@ from viz.texts import table, text
 
 FOLDER = panel.ASSETS / "noise"
 STUDY = panel.ASSETS / "bench" / "scaling.json"
-FIRST = "first"  # the recorded context that is shown first
 MOST_VIEWS = 16  # of a context, kept
 _ROWS = next(option for option in OPTIONS["o-ptp"] if option.name == "budget")
 BUDGET, LEAST_BUDGET, MOST_BUDGET = (
@@ -73,18 +72,18 @@ class Asked:
 
 def recorded_names() -> list[str]:
     """The recorded contexts, the first view's first."""
-    return sorted((path.stem for path in FOLDER.glob("*.json")), key=lambda n: (n != FIRST, n))
+    return recorded.names_in(FOLDER)
 
 
-def keep_recorded(name: str, kept: Kept[Shown]) -> str:
-    """The key of a recorded context, read once. Raises TraceError for a name that is none."""
-    if name not in recorded_names():
-        raise TraceError(text("noise.error.recorded", name=name[:40]))
+def keep_recorded(name: str, kept: Kept[Shown]) -> tuple[str, Shown]:
+    """A recorded context and its key, read once. Raises TraceError for a name that is none."""
     key = f"recorded-{name}"
-    if kept.get(key) is None:
-        content = (FOLDER / f"{name}.json").read_bytes()
-        kept.pin(key, Shown(NoiseRecord.from_json(content), name))
-    return key
+
+    def shown() -> Shown:
+        content = recorded.content_of(FOLDER, name, "noise.error.recorded")
+        return Shown(NoiseRecord.from_json(content), name)
+
+    return key, kept.pinned(key, shown)
 
 
 def opened_from(content: bytes) -> Shown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mtp.errors import TraceError
 from mtp.records.trace import Trace
 from viz.panel import ASSETS
@@ -13,9 +15,23 @@ FIRST = "first"  # the run that is drawn at the first view
 LABEL_LENGTH = 90  # characters of a prompt
 
 
+def names_in(folder: Path, first: str = FIRST) -> list[str]:
+    """The records that ship in a folder, the first view's first."""
+    return sorted((path.stem for path in folder.glob("*.json")), key=lambda n: (n != first, n))
+
+
+def content_of(folder: Path, name: str, missing: str) -> bytes:
+    """A record that ships in a folder. Raises TraceError, in the words named `missing`, for a name
+    that is none.
+    """
+    if name not in names_in(folder):
+        raise TraceError(text(missing, name=name[:40]))
+    return (folder / f"{name}.json").read_bytes()
+
+
 def names() -> list[str]:
     """The recorded runs, the first view's first."""
-    return sorted((path.stem for path in TRACES.glob("*.json")), key=lambda n: (n != FIRST, n))
+    return names_in(TRACES)
 
 
 def choices(store: Store) -> list[tuple[str, str]]:
@@ -25,20 +41,18 @@ def choices(store: Store) -> list[tuple[str, str]]:
 
 def read(name: str) -> Trace:
     """A recorded run by name. Raises TraceError for a name that is none."""
-    if name not in names():
-        raise TraceError(text("error.recorded", name=name[:40]))
-    return Trace.from_json((TRACES / f"{name}.json").read_bytes())
+    return Trace.from_json(content_of(TRACES, name, "error.recorded"))
 
 
 def keep(name: str, store: Store) -> tuple[str, LiveRun]:
     """A recorded run in the store, read once. Raises TraceError for a name that is none."""
     key = f"recorded-{name}"
-    live = store.get(key)
-    if live is None:
+
+    def live() -> LiveRun:
         trace = read(name)
-        live = LiveRun(label_of(trace), "recorded", name, trace.run, list(trace.steps), trace)
-        store.pin(key, live)
-    return key, live
+        return LiveRun(label_of(trace), "recorded", name, trace.run, list(trace.steps), trace)
+
+    return key, store.pinned(key, live)
 
 
 def label_of(trace: Trace) -> str:

@@ -206,6 +206,12 @@ class Kept(Generic[T]):
         """Keeps a thing for good, under a name of its own."""
         self._pinned[key] = thing
 
+    def pinned(self, key: str, make: Callable[[], T]) -> T:
+        """The thing pinned under this name, made where it is not there yet."""
+        if key not in self._pinned:
+            self.pin(key, make())
+        return self._pinned[key]
+
     def get(self, key: object) -> T | None:
         """The thing of that name; None for one that is gone or never was."""
         if not isinstance(key, str):

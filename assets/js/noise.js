@@ -291,7 +291,6 @@ function savedAs(name, figure, layout) {
 // The main picture with its rows of tokens above the columns, its sliders and its noise, which the
 // page sets around it.
 const ROW = 26; // px
-const HALF = 0.31; // of a column's width, in places; the figure's columns are twice as wide
 const INKS = { verifier: "--ds-text-verifier", accepted: "--ds-ink", rejected: "--ds-text-rejected", unreached: "--ds-dim" };
 const plain = (words) => words.replace(/&/g, "&amp;").replace(/</g, "&lt;");
 
@@ -314,9 +313,10 @@ PICTURES.strips = ({ data, layout }) => {
     });
     return [named(words, 1, yshift), ...cells];
   });
+  const half = data[0].width / 2; // of a column
   const small = { font: { family: mono, size: 12, color: dim } };
   const noise = answer.noise.map((u, place) => put(`<i>u</i>${sub(place + 1)} ${u.toFixed(3)}`, place, 0, -ROW / 2 - 4, dim, small));
-  const handles = answer.noise.map((u, place) => ({ type: "line", x0: place - HALF, x1: place + HALF, y0: u, y1: u, line: { color: blue, width: 5 } }));
+  const handles = answer.noise.map((u, place) => ({ type: "line", x0: place - half, x1: place + half, y0: u, y1: u, line: { color: blue, width: 5 } }));
   const margin = { ...layout.margin, t: layout.margin.t + ROW * names.length + 8, b: layout.margin.b + ROW };
   const height = layout.height + ROW * (names.length + 1) + 8;
   const annotations = [...rows, named(TEXTS["noise.row.noise"], 0, -ROW / 2 - 4), ...noise];

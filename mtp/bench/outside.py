@@ -81,8 +81,7 @@ def generate_outside(
     Raises InputError for `hf-assisted` without an assistant model.
     """
     sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
-    mode = "raw" if settings.mode == "raw" else "chat"
-    prompt = verifier.vocabulary.encode(settings.prompt, mode)  # type: ignore[arg-type]
+    prompt = verifier.vocabulary.encode(settings.prompt, settings.mode)
     ids = torch.tensor([prompt], device=verifier.backbone.device)
     options: dict[str, Any] = {
         "do_sample": not sampling.greedy,

@@ -300,8 +300,8 @@ def test_recorded_views_are_shown_without_a_model() -> None:
     assert names[0] == circuit_shown.FIRST
     seen = set()
     for name in names:
-        shown = views.get(circuit_shown.keep_recorded(name, views))
-        assert shown is not None
+        key, shown = circuit_shown.keep_recorded(name, views)
+        assert views.get(key) is shown
         view: CircuitView = shown.view
         seen.add(view.circuit)
         lit = look_at(shown, Asked(sample=("joint", 0)))

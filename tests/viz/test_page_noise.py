@@ -244,9 +244,8 @@ def test_every_recorded_context_answers_for_all_places_without_a_model() -> None
     for name in noise_shown.recorded_names():
         kept: Kept[Shown] = Kept()
         questions = Questions(Desk(), kept)
-        key = noise_shown.keep_recorded(name, kept)
-        shown = kept.get(key)
-        assert shown is not None and shown.record.whole
+        key, shown = noise_shown.keep_recorded(name, kept)
+        assert kept.get(key) is shown and shown.record.whole
         assert (noise_shown.FOLDER / f"{name}.json").stat().st_size < 400_000
         for drafter in shown.record.drafters:
             for place in range(len(shown.record.view.noise)):

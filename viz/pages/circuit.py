@@ -18,6 +18,7 @@ from viz.circuit_shown import Shown, look_at, opened_from, view_of
 from viz.pages.common import (
     busy,
     context_boxes,
+    failed,
     filled_from_address,
     filling,
     or_sentence,
@@ -94,7 +95,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     """Lays the page out and binds its events."""
     views: Kept[Shown] = Kept(MOST_VIEWS)
     recorded = circuit_shown.recorded_names()
-    first = circuit_shown.keep_recorded(recorded[0], views) if recorded else None
+    first = circuit_shown.keep_recorded(recorded[0], views)[0] if recorded else None
     with gr.Column(elem_id="circuit-controls"):
         recordings = gr.Dropdown(
             _choices(views), value=recorded[0] if recorded else None,
@@ -153,7 +154,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 mode=base.mode, seed=base.seed, **sizes_from(said),
             )  # fmt: skip
         except DraftscopeError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 4]
+            yield failed(str(error), 5)
             return
         async for update in explore(model, dtype, question, owner_of(request)):
             yield update
@@ -162,9 +163,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         """A recorded view: status, view, and the fields that would make it again."""
 
         def made() -> list[Any]:
-            key = circuit_shown.keep_recorded(str(name), views)
-            shown = views.get(key)
-            assert shown is not None
+            key, shown = circuit_shown.keep_recorded(str(name), views)
             line = shell.status(text("circuit.shown", label=circuit_shown.label_of(shown.view)))
             return [line, {"view": key}, *fields_of(shown.view)]
 
@@ -197,7 +196,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             try:
                 ask = ask_from(query)
             except InputError as error:
-                yield [shell.status(str(error), "failed"), *nothing[1:]]
+                yield failed(str(error), len(nothing))
                 return
             line, value, *fitting = show(name)
             if "view" in value:  # else there is none of this name
@@ -220,7 +219,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 seed=values.get("seed", 0), **sizes_from(query),
             )  # fmt: skip
         except InputError as error:
-            yield [shell.status(str(error), "failed"), *nothing[1:]]
+            yield failed(str(error), len(nothing))
             return
         async for line, value, _, *rest in explore(model, dtype, question, owner_of(request), ask):
             yield [line, value, *rest, _KEEP]
@@ -289,9 +288,7 @@ def _choices(views: Kept[Shown]) -> list[tuple[str, str]]:
     """(label, name) of the recorded views."""
     labels = []
     for name in circuit_shown.recorded_names():
-        shown = views.get(circuit_shown.keep_recorded(name, views))
-        assert shown is not None
-        one = shown.view
+        one = circuit_shown.keep_recorded(name, views)[1].view
         named = text(f"circuit.name.{one.circuit}")
         label = text("circuit.choice", circuit=named, window=one.window, model=one.model)
         labels.append((label, name))

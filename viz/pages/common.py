@@ -55,14 +55,17 @@ def start_and_stop(page: str) -> list[gr.Button]:
     return [start, stop]
 
 
+def failed(words: str, outputs: int) -> list[Any]:
+    """A sentence in the status line, which is the first output; all else stays as it is."""
+    return [shell.status(words, "failed"), *[gr.skip()] * (outputs - 1)]
+
+
 def or_sentence(outputs: int, made: Callable[[], list[Any]]) -> list[Any]:
-    """What is made for so many outputs, or where that raises an error of ours its sentence for the
-    first, the status line, and nothing for the others.
-    """
+    """What is made for so many outputs, or `failed` where that raises an error of ours."""
     try:
         return made()
     except DraftscopeError as error:
-        return [shell.status(str(error), "failed"), *[gr.skip()] * (outputs - 1)]
+        return failed(str(error), outputs)
 
 
 def filled_from_address(fields: Sequence[Any], together: Collection[Any] = ()) -> gr.Textbox:

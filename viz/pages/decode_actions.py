@@ -16,7 +16,7 @@ from mtp.records.trace import MAX_BYTES, Branch, Run, Trace
 from viz import check, drafter_choice, recorded, shell
 from viz.drafter_choice import DrafterChoice
 from viz.figures.tokens import visible
-from viz.pages.common import filling, owner_of, uploaded, watch
+from viz.pages.common import failed, filling, owner_of, uploaded, watch
 from viz.player import query_of
 from viz.runs import Desk, LiveRun, Store, decode_into
 from viz.texts import text
@@ -45,7 +45,7 @@ class Actions:
         try:
             model, dtype, settings = self._settings(asked)
         except DraftscopeError as error:
-            yield _failed(str(error), 9)
+            yield failed(str(error), 9)
             return
         cleared: list[Any] = ["", NO_BRANCH, None]
         async for update in self._decode(model, dtype, settings, owner_of(request)):
@@ -110,7 +110,7 @@ class Actions:
         try:
             key, live = recorded.keep(name, self.store)
         except TraceError as error:
-            return _failed(str(error), 5 + self.fields)
+            return failed(str(error), 5 + self.fields)
         words = shell.status(text("status.shown", label=live.label))
         value = {"run": key, "step": recorded.best_step(live)}
         return [words, value, key, "", NO_BRANCH, *self._from_run(live.run)]
@@ -127,7 +127,7 @@ class Actions:
             if not trace.steps:
                 raise TraceError(text("error.no_steps"))
         except TraceError as error:
-            return _failed(str(error), outputs)
+            return failed(str(error), outputs)
         label = recorded.label_of(trace)
         live = LiveRun(label, "opened", None, trace.run, list(trace.steps), trace)
         words = shell.status(text("status.opened", label=Path(path).name))
@@ -138,7 +138,7 @@ class Actions:
         """Compares the shown run with plain sampling: status, run, stop, check, findings."""
         live = self.store.get(shown)
         if live is None or live.run is None or not live.steps:
-            yield _failed(text("check.none"), 5)
+            yield failed(text("check.none"), 5)
             return
         if live.run.verification == "rejection":
             yield [_KEEP] * 4 + [check.sentence(text("check.rejection"))]
@@ -159,7 +159,7 @@ class Actions:
         live = self.store.get(data.get("run"))
         settings = branch_settings(live, data.get("step"), data.get("node"))
         if live is None or live.run is None or settings is None:
-            yield _failed(text("branch.none"), 5)
+            yield failed(text("branch.none"), 5)
             return
         step, node = data["step"], data["node"]
         token = visible(live.steps[step].tree.texts[node])
@@ -189,7 +189,7 @@ class Actions:
         try:
             model, dtype, settings = self._from_query(query)
         except DraftscopeError as error:
-            yield [*_failed(str(error), 6), said]
+            yield [*failed(str(error), 6), said]
             return
         async for update in self._decode(model, dtype, settings, owner_of(request), place):
             yield [*update, said]
@@ -251,11 +251,6 @@ def branch_settings(live: LiveRun | None, step: object, node: object) -> Setting
         forced_ids=forced,
         branch=Branch(step=step, node=node, forced=len(forced)),
     )
-
-
-def _failed(words: str, outputs: int) -> list[Any]:
-    """A sentence in the status line, which is the first output; all else stays as it is."""
-    return [shell.status(words, "failed"), *[_KEEP] * (outputs - 1)]
 
 
 def _busy(busy: bool) -> list[Any]:

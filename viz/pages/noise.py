@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from mtp.errors import DraftscopeError, InputError, TraceError
+from mtp.errors import DraftscopeError, InputError
 from mtp.records.noise import PLACES, NoiseRecord, Question
 from viz import noise_shown, panel, shell
 from viz.noise_asked import Questions, tab_of
@@ -15,6 +15,7 @@ from viz.noise_shown import Shown, asked_from, head_of, opened_from
 from viz.pages.common import (
     busy,
     context_boxes,
+    failed,
     filled_from_address,
     filling,
     or_sentence,
@@ -81,7 +82,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     kept: Kept[Shown] = Kept()
     questions = Questions(desk, kept)
     recorded = noise_shown.recorded_names()
-    first = noise_shown.keep_recorded(recorded[0], kept) if recorded else None
+    first, shown = noise_shown.keep_recorded(recorded[0], kept) if recorded else (None, None)
     with gr.Column(elem_id="noise-controls"):
         recordings = gr.Dropdown(
             _choices(kept), value=recorded[0] if recorded else None,
@@ -96,9 +97,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
     view = noise_panel(questions, first)
     filled = [*(getattr(header, name) for name in HEAD), *fields]
     quiet: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None}
-    if first is not None:
-        shown = kept.get(first)
-        assert shown is not None
+    if shown is not None:
         prompt.value, answer.value = shown.record.question.prompt, shown.record.question.answer
 
     async def explore(
@@ -131,7 +130,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         try:
             model, dtype, base = shell.settings_from(header, head, str(rest[0] or ""))
         except DraftscopeError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 4]
+            yield failed(str(error), 5)
             return
         question = Question(
             base.prompt, str(rest[1] or ""), base.mode, base.seed, base.temperature, base.top_k,
@@ -152,21 +151,19 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             if name is None:
                 yield nothing
                 return
-            try:
-                key = noise_shown.keep_recorded(name, kept)
-                shown = kept.get(key)
-                assert shown is not None
+
+            def made() -> list[Any]:
+                key, shown = noise_shown.keep_recorded(name, kept)
                 ask = ask_from(query)
                 asked_from(ask, shown.record)
-            except (InputError, TraceError) as error:
-                yield [shell.status(str(error), "failed"), *nothing[1:]]
-                return
-            line = shell.status(text("noise.shown", model=shown.record.model))
-            named = shell.from_query(query)  # page Decode fills these from the address
-            mine = fields_of(shown.record)
-            over = [named.get(field, own) for field, own in zip(HEAD, mine, strict=False)]
-            said = filling([*over, *mine[len(HEAD) :], name])
-            yield [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, said]
+                line = shell.status(text("noise.shown", model=shown.record.model))
+                named = shell.from_query(query)  # page Decode fills these from the address
+                mine = fields_of(shown.record)
+                over = [named.get(field, own) for field, own in zip(HEAD, mine, strict=False)]
+                said = filling([*over, *mine[len(HEAD) :], name])
+                return [line, {"noise": key, "ask": ask}, _KEEP, _KEEP, said]
+
+            yield or_sentence(len(nothing), made)
             return
         head = shell.from_query(query)
         above = [head.get(name, _KEEP) for name in HEAD]
@@ -179,7 +176,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
                 raise shell.refused(query, "u")
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
-            yield [shell.status(str(error), "failed"), *nothing[1:]]
+            yield failed(str(error), len(nothing))
             return
         question = Question(
             prompt=query["behind"], answer=query.get("answer", ""), places=places,
@@ -196,9 +193,7 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         """A recorded context: status, view, and the fields that would read it again."""
 
         def made() -> list[Any]:
-            key = noise_shown.keep_recorded(str(name), kept)
-            shown = kept.get(key)
-            assert shown is not None
+            key, shown = noise_shown.keep_recorded(str(name), kept)
             line = shell.status(text("noise.shown", model=shown.record.model))
             return [line, {"noise": key}, *fields_of(shown.record)]
 
@@ -251,26 +246,19 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
 
 def fields_of(record: NoiseRecord) -> list[Any]:
-    """What reads a context again, in the fields' order: model, mode, seed, temperature, top-k,
-    top-p, prompt, answer.
-    """
+    """What reads a context again, in the fields' order: those of the header, prompt, answer."""
     asked = record.question
-    return [
-        record.model, asked.mode, asked.seed, asked.temperature, asked.top_k, asked.top_p,
-        asked.prompt, asked.answer,
-    ]  # fmt: skip
+    return [record.model, *(getattr(asked, name) for name in HEAD[1:]), asked.prompt, asked.answer]
 
 
 def _choices(kept: Kept[Shown]) -> list[tuple[str, str]]:
     """(label, name) of the recorded contexts."""
     labels = []
     for name in noise_shown.recorded_names():
-        shown = kept.get(noise_shown.keep_recorded(name, kept))
-        assert shown is not None
-        asked = shown.record.question
-        said = f"{asked.prompt} {asked.answer}".strip()
+        record = noise_shown.keep_recorded(name, kept)[1].record
+        said = f"{record.question.prompt} {record.question.answer}".strip()
         short = said if len(said) <= MOST_SAID else said[: MOST_SAID - 1] + "…"
-        label = text("noise.choice", model=shown.record.model, said=short)
+        label = text("noise.choice", model=record.model, said=short)
         labels.append((label, name))
     return labels
 

@@ -15,10 +15,12 @@ from viz import panel, shell
 from viz.drafter_choice import UNIONS
 from viz.pages.common import (
     busy,
+    failed,
     filled_from_address,
     filling,
     owner_of,
     prompt_box,
+    start_and_stop,
     uploaded,
     watch,
 )
@@ -93,9 +95,7 @@ def build(
         repeats = gr.Number(
             recorded.repeats, precision=0, label=text("race.repeats"), elem_id="race-repeats"
         )
-        with gr.Row():
-            start = gr.Button(text("race.start"), variant="primary", elem_id="race-start")
-            stop = gr.Button(text("decode.stop"), interactive=False, elem_id="race-stop")
+        start, stop = start_and_stop("race")
         upload = gr.UploadButton(
             text("race.open"), file_types=[".json"], size="sm", elem_id="race-open", min_width=120
         )
@@ -150,7 +150,7 @@ def build(
                 raise shell.refused(query, "laps")
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
-            yield [shell.status(str(error), "failed"), *[_KEEP] * 4]
+            yield failed(str(error), 5)
             return
         base = Settings(prompt=query.get("text", ""), **values)
         async for update in measure(owner_of(request), model, dtype, base, racers, int(laps)):
@@ -163,7 +163,7 @@ def build(
         try:
             race = Race.from_json(uploaded(path, MOST_BYTES, "race.error.large"))
         except DraftscopeError as error:
-            return [shell.status(str(error), "failed"), *[_KEEP] * 4]
+            return failed(str(error), 5)
         key = races.add(race)
         opened.add(key)
         names = [racer.decoder for racer in race.racers]
