@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from mtp.train.texts import Text, batches, read_texts
 
 SIZES = "64/1/1,96/2/2,128/2/2,192/3/3,256/4/4"  # hidden, layers, heads, as the paper's
 HELD_OUT_SEED = 2**31
+MEASURED = 16  # held-out texts a forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +117,14 @@ def train(
     held_out: Sequence[Text],
     recipe: Recipe,
     *,
-    save_every: float = 120.0,
+    measure_every: int = 100,
     report: Callable[[str], None] = lambda line: None,
 ) -> Drafter:
     """Trains one drafter in `folder`; goes on from the checkpoint that is there.
 
-    survey: of all the texts, which are no longer than the recipe's context.
+    survey: of all the texts, which are no longer than the recipe's context. measure_every: steps
+    from one checkpoint and measurement to the next, so that sizes are compared after equal numbers
+    of rows.
     """
     settings = dataclasses.asdict(recipe) | {"weights_sha256": base_sha256}
     drafter = build(recipe)
@@ -129,7 +133,7 @@ def train(
         recipe,
         {"model": drafter.model, "noise": drafter.noise},
         drafter.optimizers(recipe),
-        save_every,
+        save_every=math.inf,
         rows=0,
     )
     rng = np.random.default_rng([recipe.seed, loop.progress.step])
@@ -141,7 +145,7 @@ def train(
         logits = drafter.rows(drafter.text(found.ids), windows, noise)
         loss = token_loss(found, windows, logits, recipe.discount)
         loop.update(loss, rows=int(windows.counted.sum()))
-        if loop.due:
+        if loop.due or loop.progress.step % measure_every == 0:
             stood = accepted_per_call(drafter, survey, held_out, recipe)
             unread = accepted_per_call(drafter, survey, held_out, recipe, another=True)
             line = loop.save({"accepted": stood, "unread": unread})
@@ -166,8 +170,8 @@ def accepted_per_call(
     """
     generator = torch.Generator().manual_seed(HELD_OUT_SEED)
     calls, accepted = 0, 0
-    for start in range(0, len(texts), recipe.texts):
-        some = texts[start : start + recipe.texts]
+    for start in range(0, len(texts), MEASURED):
+        some = texts[start : start + MEASURED]
         found = survey.read(some)
         cache = drafter.text(found.ids)
         shares = torch.rand(found.ids.shape, generator=generator, dtype=torch.float64)
@@ -216,7 +220,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         given = getattr(Recipe, name)
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=given)
     parser.add_argument("--prompts", type=int, default=40, help="held-out completions measured")
-    parser.add_argument("--save-every", type=float, default=120.0, help="seconds")
+    parser.add_argument(
+        "--measure-every", type=int, default=100, help="steps from a checkpoint to the next"
+    )
     parser.add_argument("--out", type=Path, help="where to write the study as JSON")
 
 
@@ -242,6 +248,8 @@ def run(args: argparse.Namespace) -> int:
         Recipe(hidden=hidden, layers=layers, heads=heads, **given)
         for hidden, layers, heads in sizes_from(args.sizes)
     ]
+    if args.measure_every < 1:
+        raise InputError("There is at least 1 step from one measurement to the next.")
     verifier = load_verifier(args.model, None)
     check_corpus(args.data, verifier, recipes[0].sampling)
     training, held_out = (
@@ -261,7 +269,7 @@ def run(args: argparse.Namespace) -> int:
             training,
             held_out,
             recipe,
-            save_every=args.save_every,
+            measure_every=args.measure_every,
             report=lambda line: print(line, file=sys.stderr, flush=True),
         )
         points = tuple(

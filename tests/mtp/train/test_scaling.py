@@ -31,8 +31,8 @@ def test_a_run_learns_and_goes_on(texts, verifier, tmp_path):  # noqa: F811
     training, held_out = ([text.cut(80) for text in part] for part in texts)
     survey = Survey(verifier.backbone, [*training, *held_out], RECIPE.sampling)
     given = (survey, "base", training, held_out)
-    train(tmp_path / "run", *given, replace(RECIPE, steps=12), save_every=0)
-    train(tmp_path / "run", *given, RECIPE, save_every=0)
+    train(tmp_path / "run", *given, replace(RECIPE, steps=12), measure_every=1)
+    train(tmp_path / "run", *given, RECIPE, measure_every=1)
     curve = read_curve(tmp_path / "run")
     assert [line["step"] for line in curve] == list(range(1, 25))
     assert sum(line["loss"] for line in curve[-5:]) < sum(line["loss"] for line in curve[:5])
@@ -87,8 +87,8 @@ def test_noise_of_another_draw_is_read_where_asked(texts, verifier):  # noqa: F8
             return torch.where(((low <= u) & (u < high))[:, :, None], logits, logits.roll(1, 2))
 
     reads = [
-        survey.read(held_out[start : start + RECIPE.texts])
-        for start in range(0, len(held_out), RECIPE.texts)
+        survey.read(held_out[start : start + scaling.MEASURED])
+        for start in range(0, len(held_out), scaling.MEASURED)
     ]
     own = accepted_per_call(Reader(0), survey, held_out, RECIPE)
     assert own == accepted_per_call(Seer(0), survey, held_out, RECIPE)
