@@ -104,18 +104,30 @@ def _load(module: nn.Module, file: Path) -> None:
 
 def load_config(folder: Path) -> PtpConfig:
     """Reads which drafter a folder holds. Raises ModelError where that is missing or broken."""
+    found = _part(folder, "config")
     try:
-        found = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))["config"]
         known = {field.name for field in fields(PtpConfig)}
         given = {name: value for name, value in found.items() if name in known}
         given["gains"] = tuple(given.get("gains", ()))
         given["stands"] = tuple((x, y) for x, y in given.get("stands", ()))
         config = PtpConfig(**given)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"No PTP drafter can be read from {folder}: {error}.") from error
     if config.variant not in VARIANTS:
         raise ModelError(f"{folder / CONFIG_FILE} names no known variant of PTP.")
     return config
+
+
+def load_card(folder: Path) -> dict[str, Any]:
+    """Reads what is told of a drafter's training. Raises ModelError as `load_config` does."""
+    return dict(_part(folder, "card"))
+
+
+def _part(folder: Path, name: str) -> Any:
+    try:
+        return json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))[name]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"No PTP drafter can be read from {folder}: {error}.") from error
 
 
 def shelved(

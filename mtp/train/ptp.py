@@ -15,6 +15,7 @@ import torch
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.ptp.embedding import EMBEDDINGS
+from mtp.ptp.files import CONFIG_FILE
 from mtp.ptp.weights import VARIANTS, PtpWeights
 from mtp.train import ptp_card
 from mtp.train.loop import PRODUCTS, Loop, restore
@@ -28,6 +29,7 @@ from mtp.train.run_folder import (
     check_weights,
     load_checkpoint,
     read_settings,
+    recipe_from,
     recipe_of,
 )
 from mtp.train.schedule import parse_lengths, share_of_stage
@@ -200,7 +202,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=MEMORY,
         help="GiB for what the base reads in the texts; 0: it reads them in every step",
     )
-    parser.add_argument("--export", type=Path, help="only write the run's drafter and its card")
+    parser.add_argument(
+        "--export",
+        type=Path,
+        help="only write the drafter of --folder and its card here; where that is a stored one it "
+        "is measured again on all of --data, which should hold nothing that it was trained on",
+    )
     parser.add_argument(
         "--prompts", type=int, default=40, help="held-out prompts decoded for the card"
     )
@@ -208,27 +215,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
-    recipe = recipe_of(args.folder, Recipe) if args.export is not None else _asked(args)
+    if args.export is not None:
+        return _export(args)
+    recipe = _asked(args)
     verifier = load_verifier(args.model, args.dtype)
     check_corpus(args.data, verifier, recipe.sampling)
     training, held_out = read_texts(args.data, verifier.vocabulary)
-    if args.export is not None:
-        vocabulary = vocabulary_of(recipe, verifier, training)
-        drafted = None if vocabulary is None else vocabulary.sha256
-        if read_settings(args.folder).get("drafted_sha256") != drafted:
-            raise InputError(
-                f"The most frequent tokens of these completions are not those that the run in "
-                f"{args.folder} drafts of; give the files it was trained on."
-            )
-        ptp_card.export(
-            args.folder,
-            args.export,
-            verifier,
-            build(recipe, verifier, vocabulary),
-            [text.cut(recipe.context) for text in held_out],
-            args.prompts,
-        )
-        return 0
     train(
         args.folder,
         verifier,
@@ -240,6 +232,32 @@ def run(args: argparse.Namespace) -> int:
         memory=args.memory,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    """Writes the drafter of a run, or one that is stored, measured again, with its card."""
+    verifier = load_verifier(args.model, args.dtype)
+    if (args.folder / CONFIG_FILE).exists():
+        weights, made = ptp_card.of_stored(args.folder, verifier)
+        recipe = recipe_from(made.settings, Recipe)
+        check_corpus(args.data, verifier, recipe.sampling)
+        held_out = [text for part in read_texts(args.data, verifier.vocabulary) for text in part]
+    else:
+        recipe = recipe_of(args.folder, Recipe)
+        check_corpus(args.data, verifier, recipe.sampling)
+        training, held_out = read_texts(args.data, verifier.vocabulary)
+        vocabulary = vocabulary_of(recipe, verifier, training)
+        drafted = None if vocabulary is None else vocabulary.sha256
+        if read_settings(args.folder).get("drafted_sha256") != drafted:
+            raise InputError(
+                f"The most frequent tokens of these completions are not those that the run in "
+                f"{args.folder} drafts of; give the files it was trained on."
+            )
+        weights = build(recipe, verifier, vocabulary)
+        made = ptp_card.of_run(args.folder, verifier, weights)
+    held_out = [text.cut(recipe.context) for text in held_out]
+    ptp_card.export(weights, made, args.export, verifier, held_out, args.prompts)
     return 0
 
 

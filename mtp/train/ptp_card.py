@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from mtp.decode import software
-from mtp.errors import InputError
+from mtp.errors import InputError, ModelError
 from mtp.models.verifier import Verifier
 from mtp.ptp.explore import IMPOSSIBLE, MOST_PLACES, NOISES, PLAIN, NoiseExplorer
-from mtp.ptp.files import save_ptp
+from mtp.ptp.files import load_card, load_ptp, save_ptp
 from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore, round_as_stored
@@ -33,31 +34,68 @@ CURVE_LINES = 14
 CONTEXTS = 20  # held-out texts behind which whole windows are foreseen
 
 
+@dataclass(frozen=True)
+class Made:
+    """How a drafter was trained: the run's settings, steps, minutes, noise rows and curve."""
+
+    settings: dict[str, Any]
+    steps: int
+    minutes: float
+    rows: int
+    curve: list[dict[str, Any]]
+
+
+def of_run(run_folder: Path, verifier: Verifier, weights: PtpWeights) -> Made:
+    """Puts the weights of the run's checkpoint, as a file stores them, into `weights`. Raises
+    InputError where the run has no checkpoint yet or is of another model.
+    """
+    check_weights(run_folder, verifier.weights_sha256)
+    state = load_checkpoint(run_folder)
+    restore(weights.modules, state)
+    round_as_stored(_parameters(weights), torch.bfloat16)
+    progress = state["progress"]
+    return Made(
+        read_settings(run_folder),
+        progress["step"],
+        round(progress["seconds"] / 60, 1),
+        int(progress["counts"]["rows"]),
+        read_curve(run_folder),
+    )
+
+
+def of_stored(folder: Path, verifier: Verifier) -> tuple[PtpWeights, Made]:
+    """A drafter that is stored with its card. Raises ModelError where it cannot be read."""
+    card = load_card(folder)
+    try:
+        made = Made(**{field.name: card[field.name] for field in fields(Made)})
+    except KeyError as error:
+        raise ModelError(f"The drafter in {folder} has no card: it lacks {error}.") from error
+    return load_ptp(folder, verifier), made
+
+
+def _parameters(weights: PtpWeights) -> list[nn.Parameter]:
+    return [p for module in weights.modules.values() for p in module.parameters()]
+
+
 def export(
-    run_folder: Path,
+    weights: PtpWeights,
+    made: Made,
     out: Path,
     verifier: Verifier,
-    weights: PtpWeights,
     held_out: Sequence[Text],
     prompts: int,
 ) -> None:
-    """Writes the drafter of the run's checkpoint, in bfloat16, with its card, to a folder in `out`.
+    """Writes a drafter, in bfloat16, with its card, to a folder in `out`.
 
     Gains and calibration are measured on the first half of the held-out texts, accuracy on the
-    second. Raises InputError where the run has no checkpoint yet or is of another model, or without
-    prompts.
+    second. Raises InputError without prompts or with too few texts.
     """
-    check_weights(run_folder, verifier.weights_sha256)
     if len(held_out) < 2:
         raise InputError(
             "There are too few held-out completions to measure on; a hundred lines do."
         )
     if prompts < 1:
         raise InputError(f"{prompts} held-out prompts say nothing; 1 or more do.")
-    state = load_checkpoint(run_folder)
-    restore(weights.modules, state)
-    parameters = [p for module in weights.modules.values() for p in module.parameters()]
-    round_as_stored(parameters, torch.bfloat16)
     config = weights.config
     half = max(1, len(held_out) // 2)
     backbone = verifier.backbone
@@ -66,17 +104,13 @@ def export(
     weights = replace(weights, config=replace(config, gains=fitted.gains, stands=fitted.stands))
     base = Path(verifier.name).name
     folder = out / f"{base}-{config.variant}-{_at(config)}"
-    settings = read_settings(run_folder)
+    gate = made.settings["gate"]
     card: dict[str, Any] = {
-        "settings": settings,
-        "steps": state["progress"]["step"],
-        "minutes": round(state["progress"]["seconds"] / 60, 1),
-        "rows": int(state["progress"]["counts"]["rows"]),
-        "parameters": sum(p.numel() for p in parameters),
+        **asdict(made),
+        "parameters": sum(p.numel() for p in _parameters(weights)),
         "held_out": vars(quality),
-        "gate": {"wanted": settings["gate"], "passed": quality.passes(settings["gate"])},
+        "gate": {"wanted": gate, "passed": quality.passes(gate)},
         "software": software(),
-        "curve": read_curve(run_folder),
     }
     save_ptp(weights, folder, base, card)
     card["acceptance"] = acceptance(

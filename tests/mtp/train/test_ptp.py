@@ -17,14 +17,14 @@ from mtp.models.cache import PathCache
 from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
-from mtp.ptp.files import load_ptp
+from mtp.ptp.files import load_card, load_ptp
 from mtp.ptp.head import picks
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.byte_tokenizer import build_tokenizer
 from mtp.train.completions import Header, Record
 from mtp.train.ptp import add_arguments, run, train
-from mtp.train.ptp_card import export
+from mtp.train.ptp_card import export, of_run
 from mtp.train.ptp_quality import measure
 from mtp.train.ptp_read import Survey, read
 from mtp.train.ptp_recipe import Recipe, build, check_corpus
@@ -380,7 +380,8 @@ def test_training_helps_a_run_goes_on_and_ships(
     longer = [line["loss"] for line in curve if line["length"] == 4]
     mean = [sum(part) / len(part) for part in (longer[:3], longer[-3:])]
     assert mean[1] < mean[0]
-    export(tmp_path / "run", tmp_path / "shelf", verifier, weights, training[:20], prompts=2)
+    made = of_run(tmp_path / "run", verifier, weights)
+    export(weights, made, tmp_path / "shelf", verifier, training[:20], prompts=2)
     folder = tmp_path / "shelf" / f"tiny-{variant}-t0.7"
     loaded = load_ptp(folder, verifier)
     assert loaded.config.variant == variant and len(loaded.config.gains) == 4
@@ -444,7 +445,15 @@ def test_the_command_trains_goes_on_begins_and_exports(data, verifier, tmp_path,
     other = ("--rank", 0, "--variant", "independent")  # a head alone has no rows to differ in
     assert asked("blind", "--steps", 1, "--begin", tmp_path / "alone", *other) == 0
     assert asked("second", "--export", tmp_path / "shelf", "--prompts", 1) == 0
-    assert load_ptp(tmp_path / "shelf" / "tiny-o-ptp-t0.7", verifier).config.rank == 4
+    stored = tmp_path / "shelf" / "tiny-o-ptp-t0.7"
+    assert load_ptp(stored, verifier).config.rank == 4
+    # One that is stored is measured again, on all the completions.
+    assert asked(stored, "--export", tmp_path / "again", "--prompts", 1) == 0
+    again = tmp_path / "again" / stored.name
+    assert load_ptp(again, verifier).sha256() == load_ptp(stored, verifier).sha256()
+    first, told = load_card(stored), load_card(again)
+    assert all(told[name] == first[name] for name in ("settings", "steps", "rows", "curve"))
+    assert told["held_out"]["windows"] > 2 * first["held_out"]["windows"]
     with pytest.raises(InputError, match="1 or more do"):
         asked("second", "--export", tmp_path / "shelf", "--prompts", 0)
     few = tmp_path / "few.jsonl"  # other completions, whose most frequent tokens are others
