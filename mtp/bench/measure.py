@@ -60,6 +60,8 @@ def check_plan(plan: Plan) -> None:
         raise InputError("A decoder is named twice; each is measured once a turn.")
     for label in plan.decoders:
         decoder, given = plan.decoder(label)
+        if decoder.name in OUTSIDE and decoder.verification is not None:
+            raise InputError(f"{decoder.name} verifies in its own way; it has no verification.")
         if decoder.verification not in (None, *VERIFICATIONS):
             raise InputError(
                 f"The verification of {label[:60]} can be {' or '.join(VERIFICATIONS)}."
@@ -115,7 +117,7 @@ def _measure_one(
     decoder, given = plan.decoder(label)
     settings = dataclasses.replace(plan.base, prompt=prompt.text)
     if decoder.name in OUTSIDE:
-        return _measure_outside(verifier, settings, decoder.name, given, prompt, index, repeat)
+        return _measure_outside(verifier, settings, decoder, given, prompt, index, repeat)
     settings = dataclasses.replace(
         settings,
         drafter=decoder.name,
@@ -155,35 +157,36 @@ def _measure_one(
 def _measure_outside(
     verifier: Verifier,
     settings: Settings,
-    decoder: str,
+    decoder: Decoder,
     given: Mapping[str, Any],
     prompt: Prompt,
     index: int,
     repeat: int,
 ) -> BenchRow:
     assistant = None
-    if decoder == ASSISTED:
+    if decoder.name == ASSISTED:
         options = _assisted_options(given)
         assistant = load_draft_model(options["model"], verifier).backbone.model
         if assistant.generation_config is not None:
             assistant.generation_config.num_assistant_tokens = options["length"]
             assistant.generation_config.num_assistant_tokens_schedule = "constant"
     forget_peak_memory(verifier.backbone.device)
-    out = generate_outside(decoder, verifier, settings, assistant)
+    out = generate_outside(decoder.name, verifier, settings, assistant)
+    plain = decoder.name == "hf"
     tokenizer = verifier.vocabulary.tokenizer
     return BenchRow(
         prompt_index=index,
         category=prompt.category,
-        decoder=decoder,
+        decoder=decoder.label,
         repeat=repeat,
         prompt_tokens=len(verifier.vocabulary.encode(settings.prompt, settings.mode)),
         new_tokens=len(out.ids),
         # Plain generate runs one forward a token, the first in its prefill; how many the others
         # run is not told.
-        verifier_calls=len(out.ids) if decoder == "hf" else None,
-        accepted=0 if decoder == "hf" else None,
-        drafted=0 if decoder == "hf" else None,
-        rows=len(out.ids) if decoder == "hf" else None,
+        verifier_calls=len(out.ids) if plain else None,
+        accepted=0 if plain else None,
+        drafted=0 if plain else None,
+        rows=len(out.ids) if plain else None,
         seconds=out.seconds_rest,
         seconds_prefill=out.seconds_first,
         seconds_draft=None,
@@ -208,7 +211,7 @@ def run_plan(
     """
     check_plan(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    described = {**describe(plan, verifier)}
+    described = describe(plan, verifier)
     done = _earlier_rows(folder, described, resume)
     (folder / PLAN).write_text(json.dumps(described, indent=1), encoding="utf-8")
     rows = list(done)

@@ -23,8 +23,10 @@ def allocate(
     """Rows of each branch, at most `budget` in all and `longest[d]` in branch d.
 
     ending: A_d. gains: H(b), the expected number of drafts that stand from a branch of b rows,
-    b = 1, 2, …; the last one stands for longer branches. Maximises Σ A_d · H(B_d) by the best gain
-    a row; where H starts with rows that bring nothing alone, they are taken together with the next.
+    b = 1, 2, …; the last one stands for longer branches. Each time takes the best gain a row in
+    Σ A_d · H(B_d): the best share where every further row brings less. Where H starts
+    with rows that bring nothing alone, they are taken together with the next, and another share may
+    be better by a few percent.
     """
     rows = [0] * len(ending)
     expected = [0.0, *gains]

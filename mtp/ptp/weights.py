@@ -59,6 +59,12 @@ class PtpConfig:
         """Rows at a branch's start whose token the verifier knows before they are of use."""
         return 0 if self.variant == "c-ptp" else 1
 
+    def offset(self, row: int) -> int:
+        """How far behind its root the token stands that row 0, 1, … of a branch foresees; at 1
+        stands the verifier's own pick.
+        """
+        return row + 2 - self.replaced
+
     @property
     def sampling(self) -> Sampling:
         """What it was trained for."""

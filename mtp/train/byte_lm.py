@@ -5,7 +5,7 @@ import dataclasses
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from mtp.train import byte_card
 from mtp.train.byte_data import IGNORED, Documents, read_documents, windows
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_recipe import Recipe, Shape, build_model, build_optimizers
-from mtp.train.run_folder import RunFolder, load_checkpoint, read_curve, read_settings
+from mtp.train.run_folder import RunFolder, check_data, load_checkpoint, read_curve, read_settings
 
 CLIP = 1.0
 QUICK_BYTES = 20_000  # held-out text for the curve; the card takes all of it
@@ -52,6 +52,7 @@ def train(
     recipe: Recipe,
     *,
     save_every: float = 180.0,
+    data: Sequence[Path] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> LlamaForCausalLM:
     """Trains in `folder` until the budget is used and returns the model; goes on from the
@@ -61,7 +62,7 @@ def train(
     Raises InputError where the folder's run has another shape or recipe (the budget may change).
     """
     settings = dataclasses.asdict(shape) | dataclasses.asdict(recipe)
-    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"), data=data)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build_model(shape, recipe.seed)
     cast(nn.Module, model).to(device)
@@ -178,6 +179,7 @@ def run(args: argparse.Namespace) -> int:
     shape = Shape(args.hidden, args.layers, args.heads, args.mlp, args.context)
     training, held_out = read_documents(args.data)
     if args.export is not None:
+        check_data(args.folder, args.data)
         export(args.folder, args.export, args.data, training, held_out)
         return 0
     recipe = Recipe(
@@ -194,6 +196,7 @@ def run(args: argparse.Namespace) -> int:
         shape,
         recipe,
         save_every=args.save_every,
+        data=args.data,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return 0

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from mtp.errors import InputError
 from mtp.train.byte_tokenizer import END_ID, PAD_ID, VOCABULARY
 from mtp.train.muon import optimizers_for
 from mtp.train.schedule import Schedule
@@ -18,13 +19,23 @@ SHORT_SHARE = 0.7
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of the model: 5.25M parameters as it is."""
+    """Size of the model: 5.25M parameters as it is. Raises InputError for one that cannot be."""
 
     hidden: int = 256
     layers: int = 6
     heads: int = 4
     mlp: int = 768
     context: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise InputError(f"The model's {name} is {value}; it must be 1 or more.")
+        if self.hidden % (2 * self.heads):
+            raise InputError(
+                f"A model's heads divide its hidden size into even parts; {self.heads} heads do "
+                f"not divide {self.hidden} so."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from mtp.train.circuit_heads import (
 from mtp.train.run_folder import (
     RunFolder,
     begun_from,
+    check_data,
     check_weights,
     load_checkpoint,
     read_settings,
@@ -52,6 +53,7 @@ def train(
     *,
     begin: Path | None = None,
     save_every: float = 120.0,
+    data: Sequence[Path] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Trainee]:
     """Trains all heads at once, each on the same windows; returns them by name. `begin` is the
@@ -68,7 +70,7 @@ def train(
         "heads": [dataclasses.asdict(spec) for spec in specs],
         "begin": begun_from(folder, begin),
     }
-    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"), data=data)
     earlier = run_folder.load() or begun
     if earlier is None:
         size = verifier.backbone.vocabulary_size
@@ -231,6 +233,7 @@ def run(args: argparse.Namespace) -> int:
         load_checkpoint(args.folder)  # says so before a model is loaded, if there is none
         verifier = load_verifier(args.model, args.dtype)
         _, held_out = read_texts(args.data, verifier.vocabulary)
+        check_data(args.folder, args.data)
         circuit_card.export(args.folder, args.export, verifier, args.data, held_out, args.prompts)
         return 0
     specs = [parse_spec(text) for text in (args.heads or "").split(",")]
@@ -251,6 +254,7 @@ def run(args: argparse.Namespace) -> int:
         recipe,
         begin=args.begin,
         save_every=args.save_every,
+        data=args.data,
         report=report,
     )
     return 0

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -149,8 +150,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with path.open("rb") as raw, _unpacked(path, raw) as file:
             yield from enumerate(file, start=1)
-    except OSError as error:
-        raise InputError(f"The file {path} cannot be read: {error}.") from error
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise InputError(
+            f"The file {path} cannot be read as completions, lines of JSON as .jsonl or .jsonl.gz: "
+            f"{error}."
+        ) from error
 
 
 def _unpacked(path: Path, raw: BinaryIO) -> TextIO:

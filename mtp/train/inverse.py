@@ -25,7 +25,7 @@ from mtp.train.inverse_quality import perplexities
 from mtp.train.inverse_recipe import Pair, Recipe, build
 from mtp.train.inverse_rows import losses, own_noise, split
 from mtp.train.loop import PRODUCTS, Loop, in_products
-from mtp.train.run_folder import RunFolder
+from mtp.train.run_folder import RunFolder, check_data
 from mtp.train.schedule import parse_lengths
 
 LOSSES = ("text", "windows", "twin")
@@ -38,12 +38,13 @@ def train(
     recipe: Recipe,
     *,
     save_every: float = 120.0,
+    data: Sequence[Path] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> Pair:
     """Trains in `folder` until the budget is used; goes on from the checkpoint that is there."""
     pair = build(recipe)
     loop = Loop(
-        RunFolder(folder, dataclasses.asdict(recipe), free=("minutes", "steps")),
+        RunFolder(folder, dataclasses.asdict(recipe), free=("minutes", "steps"), data=data),
         recipe,
         pair.modules,
         pair.optimizers(recipe),
@@ -131,16 +132,19 @@ def run(args: argparse.Namespace) -> int:
     """Trains, or exports what was trained; returns the exit status 0."""
     training, held_out = read_documents(args.data)
     if args.export is not None:
-        inverse_card.export(args.folder, args.export, training, held_out)
+        sources = check_data(args.folder, args.data)
+        inverse_card.export(args.folder, args.export, sources, training, held_out)
         return 0
     names = {field.name for field in dataclasses.fields(Recipe)} - {"lengths"}
     given = {name: getattr(args, name) for name in names}
+    recipe = Recipe(**given, lengths=parse_lengths(args.lengths))
     train(
         args.folder,
         training,
         held_out,
-        Recipe(**given, lengths=parse_lengths(args.lengths)),
+        recipe,
         save_every=args.save_every,
+        data=args.data,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
     return 0

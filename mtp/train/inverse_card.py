@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ from mtp.train.run_folder import (
 CURVE_LINES = 12
 
 
-def export(run_folder: Path, out: Path, training: Documents, held_out: Documents) -> None:
-    """Writes both models for the Auto classes, the noise embedding and a card.
+def export(
+    run_folder: Path,
+    out: Path,
+    data: Sequence[Mapping[str, Any]],
+    training: Documents,
+    held_out: Documents,
+) -> None:
+    """Writes both models for the Auto classes, the noise embedding and a card. data: where the
+    documents come from, as `source_of` tells.
 
     Raises InputError where the run has no checkpoint yet.
     """
@@ -41,6 +49,7 @@ def export(run_folder: Path, out: Path, training: Documents, held_out: Documents
     card = {
         "settings": read_settings(run_folder),
         "steps": state["progress"]["step"],
+        "data": list(data),
         "training_documents": len(training),
         "training_bytes": len(training.tokens),
         "held_out_documents": len(held_out),
@@ -84,6 +93,7 @@ def _markdown(card: dict[str, Any], recipe: Recipe) -> str:
         )
     )
     options = as_options(card["settings"])
+    files = ", ".join(f"`{one['file']}`" for one in card["data"])
     documents, size = card["training_documents"], card["training_bytes"] / 1e6
     return f"""# Inverse autoregressive pair
 
@@ -108,9 +118,9 @@ Mean perplexity over offsets 2 to {recipe.longest}, against the twin's: {100 * h
 ## Training
 
 {card["steps"]:,} steps of each, {card["minutes"]:.0f} minutes for both, on {documents:,} documents
-({size:.1f} MB); {card["held_out_documents"]} more are held out. A step reads {recipe.batch} texts
-of {recipe.context} bytes and, once there are windows, about {recipe.rows} noise rows in each. Made
-with
+({size:.1f} MB) of {files}; {card["held_out_documents"]} more are held out. A step reads
+{recipe.batch} texts of {recipe.context} bytes and, once there are windows, about {recipe.rows}
+noise rows in each. Made with
 
 ```
 python -m mtp train inverse --data CORPUS --folder RUN {options}

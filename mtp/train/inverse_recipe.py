@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 
 from mtp.errors import InputError
 from mtp.ptp.embedding import NoiseEmbedding
+from mtp.sampling import Sampling
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.loop import check_products
 from mtp.train.muon import optimizers_for
@@ -49,6 +50,8 @@ class Recipe(Schedule):
         check_rising(self.lengths)
         if not 2 <= self.longest < self.context:
             raise InputError("The longest window has 2 tokens or more, and fewer than the context.")
+        Sampling(self.temperature)
+        _ = self.shape
 
     @property
     def longest(self) -> int:

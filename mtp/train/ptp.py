@@ -18,6 +18,7 @@ from mtp.ptp.embedding import EMBEDDINGS
 from mtp.ptp.files import CONFIG_FILE
 from mtp.ptp.weights import VARIANTS, PtpWeights
 from mtp.train import ptp_card
+from mtp.train.completions import source_of
 from mtp.train.loop import PRODUCTS, Loop, restore
 from mtp.train.ptp_quality import Quality, measure
 from mtp.train.ptp_read import Survey, read
@@ -26,14 +27,17 @@ from mtp.train.ptp_rows import draw_windows, loss_of, predict_forced
 from mtp.train.run_folder import (
     RunFolder,
     begun_from,
+    check_data,
     check_weights,
     load_checkpoint,
     read_settings,
     recipe_from,
     recipe_of,
+    rows_before,
+    same_data,
 )
 from mtp.train.schedule import parse_lengths, share_of_stage
-from mtp.train.texts import Text, batches, read_texts
+from mtp.train.texts import Text, batches, cut_all, read_texts
 
 QUICK_TEXTS = 24
 MEMORY = 6.0  # GiB
@@ -57,6 +61,7 @@ def train(
     begin: Path | None = None,
     save_every: float = 120.0,
     memory: float = MEMORY,
+    data: Sequence[Path] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> PtpWeights:
     """Trains in `folder` until the budget is used; goes on from the checkpoint that is there.
@@ -73,6 +78,7 @@ def train(
         "model": verifier.name,
         "weights_sha256": verifier.weights_sha256,
         "begin": begun_from(folder, begin),
+        "begin_rows": rows_before(folder, begin),
     }
     backbone = verifier.backbone
     vocabulary = vocabulary_of(recipe, verifier, training)
@@ -81,8 +87,8 @@ def train(
     weights = build(recipe, verifier, vocabulary)
     if begin is not None:
         _begin_as(weights, begin, settings)
-    run_folder = RunFolder(folder, settings, free=("minutes", "steps"))
-    texts = [text.cut(recipe.context) for text in training]
+    run_folder = RunFolder(folder, settings, free=("minutes", "steps"), data=data)
+    texts = cut_all(training, recipe.context)
     caches = weights.adapter is not None
     survey = None
     if memory and Survey.size(backbone, texts, caches) <= memory * 2**30:
@@ -98,7 +104,7 @@ def train(
         stage_began=0.0,
     )
     counts = loop.progress.counts
-    quick = [text.cut(recipe.context) for text in held_out[:QUICK_TEXTS]]
+    quick = cut_all(held_out, recipe.context)[:QUICK_TEXTS]
     rng = np.random.default_rng([recipe.seed, loop.progress.step])
     source = batches(texts, rng, recipe.texts)
     for _ in loop:
@@ -114,7 +120,8 @@ def train(
             quality = measure(backbone, weights, quick, recipe.sampling, recipe.lengths[-1])
             _lengthen(recipe, counts, quality, loop.used)
             passed = quality.passes(recipe.gate)
-            report(_sentence(loop.save({"length": length, "passed": passed, **_told(quality)})))
+            line = {"length": length, "passed": passed, **_told(quality)}
+            report(_sentence(loop.save(line), weights.config.offset(quality.gated)))
     return weights
 
 
@@ -154,12 +161,12 @@ def _told(quality: Quality) -> dict[str, Any]:
     }
 
 
-def _sentence(line: dict[str, Any]) -> str:
+def _sentence(line: dict[str, Any], offset: int) -> str:
     blind = "" if line["ceiling"] is None else f", blind at most {line['ceiling']:.3f}"
     return (
         f"step {line['step']}, {line['seconds'] / 60:.1f} min, {line['rows'] / 1e6:.2f}M rows, "
         f"windows of {line['length']}: loss {line['loss']:.3f}; held out: offset "
-        f"{line['gated'] + 1} {line['accuracy'][line['gated']]:.3f} (shuffled "
+        f"{offset} {line['accuracy'][line['gated']]:.3f} (shuffled "
         f"{line['shuffled']:.3f}{blind}), {line['leading']:.2f} right in a row"
     )
 
@@ -206,7 +213,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--export",
         type=Path,
         help="only write the drafter of --folder and its card here; where that is a stored one it "
-        "is measured again on all of --data, which should hold nothing that it was trained on",
+        "is measured again: on what training left of --data if it was trained on that, else on all "
+        "of it",
     )
     parser.add_argument(
         "--prompts", type=int, default=40, help="held-out prompts decoded for the card"
@@ -229,6 +237,7 @@ def run(args: argparse.Namespace) -> int:
         recipe,
         begin=args.begin,
         save_every=args.save_every,
+        data=args.data,
         memory=args.memory,
         report=lambda line: print(line, file=sys.stderr, flush=True),
     )
@@ -242,7 +251,9 @@ def _export(args: argparse.Namespace) -> int:
         weights, made = ptp_card.of_stored(args.folder, verifier)
         recipe = recipe_from(made.settings, Recipe)
         check_corpus(args.data, verifier, recipe.sampling)
-        held_out = [text for part in read_texts(args.data, verifier.vocabulary) for text in part]
+        training, held_out = read_texts(args.data, verifier.vocabulary)
+        if not same_data(made.data, [source_of(file) for file in args.data]):
+            held_out = [*training, *held_out]
     else:
         recipe = recipe_of(args.folder, Recipe)
         check_corpus(args.data, verifier, recipe.sampling)
@@ -255,8 +266,8 @@ def _export(args: argparse.Namespace) -> int:
                 f"{args.folder} drafts of; give the files it was trained on."
             )
         weights = build(recipe, verifier, vocabulary)
-        made = ptp_card.of_run(args.folder, verifier, weights)
-    held_out = [text.cut(recipe.context) for text in held_out]
+        made = ptp_card.of_run(args.folder, verifier, weights, check_data(args.folder, args.data))
+    held_out = cut_all(held_out, recipe.context)
     ptp_card.export(weights, made, args.export, verifier, held_out, args.prompts)
     return 0
 

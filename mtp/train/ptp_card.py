@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,24 @@ CONTEXTS = 20  # held-out texts behind which whole windows are foreseen
 
 @dataclass(frozen=True)
 class Made:
-    """How a drafter was trained: the run's settings, steps, minutes, noise rows and curve."""
+    """How a drafter was trained: the run's settings, completions (as `source_of` tells; none for
+    a card that does not say), steps, minutes, noise rows and curve.
+    """
 
     settings: dict[str, Any]
+    data: Sequence[Mapping[str, Any]]
     steps: int
     minutes: float
     rows: int
     curve: list[dict[str, Any]]
 
 
-def of_run(run_folder: Path, verifier: Verifier, weights: PtpWeights) -> Made:
+def of_run(
+    run_folder: Path,
+    verifier: Verifier,
+    weights: PtpWeights,
+    data: Sequence[Mapping[str, Any]],
+) -> Made:
     """Puts the weights of the run's checkpoint, as a file stores them, into `weights`. Raises
     InputError where the run has no checkpoint yet or is of another model.
     """
@@ -56,6 +64,7 @@ def of_run(run_folder: Path, verifier: Verifier, weights: PtpWeights) -> Made:
     progress = state["progress"]
     return Made(
         read_settings(run_folder),
+        data,
         progress["step"],
         round(progress["seconds"] / 60, 1),
         int(progress["counts"]["rows"]),
@@ -67,7 +76,8 @@ def of_stored(folder: Path, verifier: Verifier) -> tuple[PtpWeights, Made]:
     """A drafter that is stored with its card. Raises ModelError where it cannot be read."""
     card = load_card(folder)
     try:
-        made = Made(**{field.name: card[field.name] for field in fields(Made)})
+        given = {field.name: card[field.name] for field in fields(Made) if field.name != "data"}
+        made = Made(data=card.get("data", ()), **given)
     except KeyError as error:
         raise ModelError(f"The drafter in {folder} has no card: it lacks {error}.") from error
     return load_ptp(folder, verifier), made
@@ -172,12 +182,16 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
         f"| {line['leading']:.2f} |"
         for line in thinned(card["curve"], CURVE_LINES)
     )
-    by_offset = ", ".join(f"{value:.2f}" for value in quality.accuracy)
     accepted, pairs = card["acceptance"], card["pairs"]
     rows = "\n".join(
         f"| {kind} | {accepted[kind]['tokens_per_call']:.2f} |" for kind in ("coupled", "rejection")
     )
-    options = as_options(card["settings"], ("weights_sha256", "drafted_sha256"))
+    options = as_options(card["settings"], ("weights_sha256", "drafted_sha256", "begin_rows"))
+    trained = f"{card['rows'] / 1e6:.2f}M noise rows"
+    if before := card["settings"].get("begin_rows"):
+        trained += f"\nbehind {before / 1e6:.2f}M of the run it began as"
+    if files := ", ".join(f"`{one['file']}`" for one in card["data"]):
+        trained += f",\non {files}"
     config = weights.config
     parts = []
     if weights.adapter is not None:
@@ -189,22 +203,25 @@ def _markdown(base: str, weights: PtpWeights, quality: Quality, card: dict[str, 
     few = ""
     if config.draft_vocabulary:
         few = f" It drafts of the {config.draft_vocabulary:,} most frequent tokens."
-    given = ""
+    gated, start, told = config.offset(quality.gated), config.offset(0), ""
+    drafted = quality.accuracy
     if quality.gated:
-        given = " (offset 1 is the verifier's own pick, which the head is told)"
+        told = " (at offset 1 stands the verifier's own pick, which the head is told)"
+        start, drafted = 2, drafted[config.replaced :]
+    by_offset = ", ".join(f"{value:.2f}" for value in drafted)
     return f"""# {base} {config.variant}, temperature {config.temperature:g}
 
 Drafts for the frozen model `{base}` (weights `{config.base_sha256[:16]}…`):
 {" and ".join(parts)}, {config.embedding} noise embedding;
 {card["parameters"]:,} parameters, stored as bfloat16. Trained for temperature
-{config.temperature}, top-k {config.top_k}, top-p {config.top_p}; at other settings the text is as
-exact and fewer drafts stand.{few}
+{config.temperature}, top-k {config.top_k}, top-p {config.top_p}; the text is as exact at any
+other.{few}
 
 ## How much is right
 
-On {quality.windows:,} held-out windows with known noise, offset {quality.gated + 1}{given}
-is right in {quality.accuracy[quality.gated]:.3f}. By offset: {by_offset}. Right in a row from the
-start: {quality.leading:.2f} of {config.longest}.
+On {quality.windows:,} held-out windows with known noise, offset {gated}{told}
+is right in {quality.accuracy[quality.gated]:.3f}. From offset {start} on: {by_offset}. Right in a
+row from there: {quality.leading:.2f} of {len(drafted)}.
 {_gate(config, quality, card)}
 ## Decoding
 
@@ -221,14 +238,14 @@ verifier (below {IMPOSSIBLE}); of plain sampling's {100 * pairs["plain_impossibl
 
 ## Training
 
-{card["steps"]:,} steps, {card["minutes"]:.0f} minutes, {card["rows"] / 1e6:.2f}M noise rows. Made
-with
+{card["steps"]:,} steps, {card["minutes"]:.0f} minutes, {trained}.
+Made with
 
 ```
 python -m mtp train ptp --data CORPUS --folder RUN {options}
 ```
 
-| step | M rows | window | loss | offset {quality.gated + 1} | shuffled | right in a row |
+| step | M rows | window | loss | offset {gated} | shuffled | right in a row |
 |---|---|---|---|---|---|---|
 {curve}
 """

@@ -27,12 +27,12 @@ MARGIN = 0.02  # between shares that differ clearly
 class Quality:
     """Shares over held-out windows with known, uniform noise.
 
-    accuracy[j]: offset j + 1 right. `gated` is the first offset (from 0) at which the drafter has
+    accuracy[j]: row j right, at `PtpConfig.offset(j)`. `gated` is the first row whose drafter has
     to read its noise: a head is told the verifier's own pick, offset 1. shuffled: right there when
     the noise that the rows read is another draw's. ceiling: what a drafter blind to its noise can
     reach there, the mean of the base's largest probability; None for C-PTP, which picks with the
     noise of the very token whatever it has read. leading: mean number of right tokens from the
-    start.
+    start, without one that the head is told.
     gains: H(b). stands: calibration.
     """
 
@@ -100,7 +100,7 @@ def measure(
     accuracy = (hits & known).sum(0) / known.sum(0).clamp(min=1)
     replaced = weights.config.replaced
     whole = known.all(1)
-    lead = (hits & known).long().cumprod(1).sum(1).double()
+    lead = (hits & known)[:, free:].long().cumprod(1).sum(1).double()
     return Quality(
         accuracy=tuple(round(float(value), 4) for value in accuracy),
         gated=min(gated, length - 1),

@@ -15,7 +15,7 @@ from mtp.models.draft_vocabulary import OUTSIDE
 from mtp.ptp.head import Behind, behind
 from mtp.ptp.intervals import noise_inside, training_shares
 from mtp.ptp.weights import PtpWeights
-from mtp.sampling import final_probabilities
+from mtp.sampling import Sampling, final_probabilities
 from mtp.train.loop import in_products
 from mtp.train.ptp_read import Read, layers_of
 
@@ -267,14 +267,15 @@ def _mean(each: Tensor, counted: Tensor, windows: Windows, discount: float, firs
 
 
 def _divergence(found: Read, windows: Windows, logits: Tensor, weights: PtpWeights) -> Tensor:
-    """KL divergence (B, N · L) from the base's final distribution of the token that a row foresees,
-    among the tokens drafted, to that of logits (B, N · L, W), both at the training temperature; in
-    nats.
+    """KL divergence (B, N · L) from the base's distribution of the token that a row foresees, among
+    the tokens drafted, to that of logits (B, N · L, W), both at the training temperature; in nats.
+    Neither is cut to top-k or top-p: that is done to what was learnt when a token is picked.
     """
     config = weights.config
     place = windows.place + (1 - config.replaced)
     inside = place.clamp(max=found.ids.shape[1] - 1)
     rows = None if weights.drafted is None else weights.drafted.rows
-    p = final_probabilities(found.logits_at(inside, rows), config.sampling, torch.float32)
+    whole = Sampling(config.temperature)
+    p = final_probabilities(found.logits_at(inside, rows), whole, torch.float32)
     log_q = (logits.float() / (config.temperature or 1.0)).log_softmax(-1)
     return (torch.xlogy(p, p) - p * log_q).sum(-1)

@@ -9,24 +9,36 @@ from typing import Any, TypeVar
 import torch
 
 from mtp.errors import InputError
+from mtp.train.completions import source_of
 
 T = TypeVar("T")
-CHECKPOINT, CURVE, SETTINGS = "checkpoint.pt", "curve.jsonl", "settings.json"
+CHECKPOINT, CURVE, SETTINGS, DATA = "checkpoint.pt", "curve.jsonl", "settings.json", "data.json"
 
 
 class RunFolder:
-    """Makes the folder and notes `settings` in it; `free` ones may change when a run goes on.
+    """Makes the folder and notes in it the settings, of which `free` ones may change when a run
+    goes on, and the files of completions it is trained on.
 
-    Raises InputError where the folder's run was begun with other settings.
+    Raises InputError where the folder's run was begun with other settings or completions.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any], free: Collection[str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        settings: Mapping[str, Any],
+        free: Collection[str],
+        data: Sequence[Path] = (),
+    ) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        sources = check_data(path, data)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path} cannot be a run's folder: {error}.") from error
         new = json.loads(json.dumps(settings))
         noted = path / SETTINGS
         if noted.exists():
-            old = json.loads(noted.read_text(encoding="utf-8"))
+            old = read_settings(path)
             for name in new.keys() - set(free):
                 # What a run does not name, as its version knew no such setting, it did without.
                 if (old.get(name) or None) != (new[name] or None):
@@ -35,6 +47,7 @@ class RunFolder:
                         "take the same or another folder."
                     )
         noted.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
+        (path / DATA).write_text(json.dumps(sources, indent=1) + "\n", encoding="utf-8")
 
     def save(self, state: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         """Replaces the checkpoint and adds a line to the curve; an interruption leaves the old
@@ -62,8 +75,36 @@ def read_settings(path: Path) -> dict[str, Any]:
     """What the run in a folder was begun with. Raises InputError where there is no run."""
     if not (path / SETTINGS).exists():
         raise InputError(f"There is no run in {path}; train first.")
-    settings: dict[str, Any] = json.loads((path / SETTINGS).read_text(encoding="utf-8"))
+    settings = _read(path / SETTINGS)
+    if not isinstance(settings, dict):
+        raise InputError(f"{path / SETTINGS} holds no settings; take another folder.")
     return settings
+
+
+def check_data(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
+    """What a card tells of these files of completions. Raises InputError where the run in a folder
+    was begun with others; runs of versions that did not note them go on with any.
+    """
+    sources = [source_of(file) for file in files]
+    if (path / DATA).exists() and not same_data(_read(path / DATA), sources):
+        raise InputError(
+            f"The run in {path} was begun with other completions; give the files it was trained "
+            "on, or take another folder."
+        )
+    return sources
+
+
+def same_data(one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether two lists of `source_of` tell of the same completions, whatever the files' names."""
+    first, second = ([source["sha256"] for source in sources] for sources in (one, other))
+    return first == second
+
+
+def _read(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {error}.") from error
 
 
 def recipe_of(path: Path, kind: type[T]) -> T:
@@ -98,6 +139,17 @@ def begun_from(path: Path, begin: Path | None) -> str | None:
     if begin is not None:
         return begin.name
     return read_settings(path).get("begin") if (path / SETTINGS).exists() else None
+
+
+def rows_before(path: Path, begin: Path | None) -> int:
+    """How many rows were trained before the run in a folder began as another, 0 where it did not;
+    noted as `begin_rows`.
+    """
+    if begin is None:
+        noted = read_settings(path) if (path / SETTINGS).exists() else {}
+        return noted.get("begin_rows") or 0
+    before = read_settings(begin).get("begin_rows") or 0
+    return int(load_checkpoint(begin)["progress"]["counts"].get("rows", 0)) + before
 
 
 def as_options(settings: Mapping[str, Any], leave_out: Collection[str] = ()) -> str:

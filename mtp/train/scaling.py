@@ -30,7 +30,7 @@ from mtp.train.ptp_recipe import check_corpus
 from mtp.train.ptp_rows import Windows, draw_windows, noise_of, token_loss, windows_behind
 from mtp.train.run_folder import RunFolder, read_curve
 from mtp.train.schedule import Schedule
-from mtp.train.texts import Text, batches, read_texts
+from mtp.train.texts import Text, batches, cut_all, read_texts
 
 SIZES = "64/1/1,96/2/2,128/2/2,192/3/3,256/4/4"  # hidden, layers, heads, as the paper's
 HELD_OUT_SEED = 2**31
@@ -118,6 +118,7 @@ def train(
     recipe: Recipe,
     *,
     measure_every: int = 100,
+    data: Sequence[Path] = (),
     report: Callable[[str], None] = lambda line: None,
 ) -> Drafter:
     """Trains one drafter in `folder`; goes on from the checkpoint that is there.
@@ -129,7 +130,7 @@ def train(
     settings = dataclasses.asdict(recipe) | {"weights_sha256": base_sha256}
     drafter = build(recipe)
     loop = Loop(
-        RunFolder(folder, settings, free=("minutes", "steps")),
+        RunFolder(folder, settings, free=("minutes", "steps"), data=data),
         recipe,
         {"model": drafter.model, "noise": drafter.noise},
         drafter.optimizers(recipe),
@@ -234,8 +235,9 @@ def sizes_from(words: str) -> list[tuple[int, int, int]]:
         if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
             raise InputError(f"A size is HIDDEN/LAYERS/HEADS, such as 64/1/1; not {name[:40]!r}.")
         hidden, layers, heads = map(int, parts)
-        if hidden % heads or hidden // heads % 2:
-            raise InputError(f"In {name.strip()} the heads must divide {hidden} evenly in twos.")
+        Shape(hidden, layers, heads)
+        if (hidden, layers, heads) in found:
+            raise InputError(f"The size {name.strip()} is named twice.")
         found.append((hidden, layers, heads))
     return found
 
@@ -248,13 +250,15 @@ def run(args: argparse.Namespace) -> int:
         Recipe(hidden=hidden, layers=layers, heads=heads, **given)
         for hidden, layers, heads in sizes_from(args.sizes)
     ]
-    if args.measure_every < 1:
-        raise InputError("There is at least 1 step from one measurement to the next.")
+    for name, value in (("measure every", args.measure_every), ("prompts", args.prompts)):
+        if value < 1:
+            raise InputError(f"The number given for {name} is {value}; it must be 1 or more.")
+    if args.out is not None and args.out.is_dir():
+        raise InputError(f"{args.out} is a folder; give a file to write.")
     verifier = load_verifier(args.model, None)
     check_corpus(args.data, verifier, recipes[0].sampling)
     training, held_out = (
-        [text.cut(args.context) for text in texts]
-        for texts in read_texts(args.data, verifier.vocabulary)
+        cut_all(texts, args.context) for texts in read_texts(args.data, verifier.vocabulary)
     )
     held_out = held_out[: args.prompts]
     survey = Survey(verifier.backbone, [*training, *held_out], recipes[0].sampling)
@@ -270,6 +274,7 @@ def run(args: argparse.Namespace) -> int:
             held_out,
             recipe,
             measure_every=args.measure_every,
+            data=args.data,
             report=lambda line: print(line, file=sys.stderr, flush=True),
         )
         points = tuple(

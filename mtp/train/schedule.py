@@ -1,6 +1,7 @@
 """A training budget in minutes or steps, and the learning rate as a function of its used share."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,10 +32,12 @@ class Schedule:
             raise InputError("Training needs a budget: a number of minutes, of steps, or both.")
         for name, value in dataclasses.asdict(self).items():
             zero = name in self.MAY_BE_ZERO
-            if isinstance(value, (int, float)) and (value < 0 or (value == 0 and not zero)):
+            if not isinstance(value, (int, float)):
+                continue
+            if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
                 raise InputError(
-                    f"The {name.replace('_', ' ')} is {value}; it must be "
-                    f"{'at least' if zero else 'above'} 0."
+                    f"The {name.replace('_', ' ')} is {value}; it must be a number "
+                    f"{'of at least' if zero else 'above'} 0."
                 )
 
     def used(self, step: int, seconds: float) -> float:

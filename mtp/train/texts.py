@@ -51,6 +51,16 @@ def read_texts(paths: Sequence[Path], vocabulary: Vocabulary) -> tuple[list[Text
     return training, held_out
 
 
+def cut_all(texts: Sequence[Text], context: int) -> list[Text]:
+    """The first `context` tokens of each text whose answer begins in them. Raises InputError where
+    none does.
+    """
+    found = [text.cut(context) for text in texts if text.answer < min(context, len(text.ids))]
+    if not found:
+        raise InputError(f"No answer begins within {context} tokens; give a longer context.")
+    return found
+
+
 def draft_vocabulary(texts: Sequence[Text], size: int, keep: int) -> DraftVocabulary:
     """The `keep` most frequent tokens of the answers, of a model's `size`; all of them for 0."""
     if keep == 0:

@@ -18,6 +18,7 @@ from mtp.errors import InputError
 from mtp.models.backbone import Backbone
 from mtp.models.verifier import Verifier
 from mtp.models.vocabulary import Vocabulary
+from mtp.records.bench import tabulate
 from mtp.records.settings import Settings
 
 
@@ -52,7 +53,11 @@ def test_assisted_generation_writes_the_same_greedy_text(
     tiny("qwen3").save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     verifier = Verifier("tiny", "", Backbone(tiny("llama")), Vocabulary(words))
-    rows = list(measure(verifier, plan({"hf-assisted": {"model": str(tmp_path)}})))
-    assert [row.decoder for row in rows] == ["ar", "hf-assisted"]
-    assert rows[0].ids == rows[1].ids
-    assert len(rows[1].ids) == 8
+    named = f"hf-assisted[model={tmp_path},length=2]"  # a row is called by what was written
+    for asked in (plan({"hf-assisted": {"model": str(tmp_path)}}), plan({}, named)):
+        rows = list(measure(verifier, asked))
+        assert [row.decoder for row in rows] == asked.decoders
+        assert rows[0].ids == rows[1].ids
+        assert len(rows[1].ids) == 8
+        assert [line.decoder for line in tabulate(rows, asked.decoders)] == asked.decoders
+        assert not list(measure(verifier, asked, rows))  # all is there

@@ -44,6 +44,7 @@ def test_a_plan_is_checked():
     for decoders, said in (
         (("pld[n=99]",), "it can be from 1 to 16"),
         (("hf[n=2]",), "hf has no options"),
+        (("hf[verification=rejection]",), "hf verifies in its own way"),
         (("pld[verification=none]",), "can be coupled or rejection"),
     ):
         with pytest.raises(InputError, match=said):

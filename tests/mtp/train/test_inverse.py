@@ -127,7 +127,7 @@ def test_training_helps_goes_on_and_ships(texts, tmp_path):
         bits = [line["training_bits"][name] for line in curve]
         assert bits[-1] < next(one for one in bits if one is not None) - 1
     assert curve[-1]["perplexity"][2] < curve[0]["perplexity"][2] / 2
-    export(tmp_path / "run", tmp_path / "out", training, held_out)
+    export(tmp_path / "run", tmp_path / "out", [{"file": "text.jsonl"}], training, held_out)
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"model", "twin", "noise.safetensors", "card.json", "card.md"}
     model, twin = (

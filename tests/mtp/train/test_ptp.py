@@ -22,7 +22,7 @@ from mtp.ptp.head import picks
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.byte_tokenizer import build_tokenizer
-from mtp.train.completions import Header, Record
+from mtp.train.completions import Header, Record, source_of
 from mtp.train.ptp import add_arguments, run, train
 from mtp.train.ptp_card import export, of_run
 from mtp.train.ptp_quality import measure
@@ -380,7 +380,7 @@ def test_training_helps_a_run_goes_on_and_ships(
     longer = [line["loss"] for line in curve if line["length"] == 4]
     mean = [sum(part) / len(part) for part in (longer[:3], longer[-3:])]
     assert mean[1] < mean[0]
-    made = of_run(tmp_path / "run", verifier, weights)
+    made = of_run(tmp_path / "run", verifier, weights, [source_of(data[0])])
     export(weights, made, tmp_path / "shelf", verifier, training[:20], prompts=2)
     folder = tmp_path / "shelf" / f"tiny-{variant}-t0.7"
     loaded = load_ptp(folder, verifier)
@@ -447,13 +447,20 @@ def test_the_command_trains_goes_on_begins_and_exports(data, verifier, tmp_path,
     assert asked("second", "--export", tmp_path / "shelf", "--prompts", 1) == 0
     stored = tmp_path / "shelf" / "tiny-o-ptp-t0.7"
     assert load_ptp(stored, verifier).config.rank == 4
-    # One that is stored is measured again, on all the completions.
-    assert asked(stored, "--export", tmp_path / "again", "--prompts", 1) == 0
-    again = tmp_path / "again" / stored.name
-    assert load_ptp(again, verifier).sha256() == load_ptp(stored, verifier).sha256()
-    first, told = load_card(stored), load_card(again)
-    assert all(told[name] == first[name] for name in ("settings", "steps", "rows", "curve"))
-    assert told["held_out"]["windows"] > 2 * first["held_out"]["windows"]
+    first = load_card(stored)
+    assert [one["file"] for one in first["data"]] == 2 * ["own.jsonl"]
+    assert first["settings"]["begin_rows"] == read_curve(tmp_path / "first")[-1]["rows"] > 0
+    assert "of the run it began as,\non `own.jsonl`" in (stored / "card.md").read_text()
+    # One that is stored is measured again: on what its training left of the same completions, on
+    # all of others.
+    for given, more in (([*data, *data], 1), (data, 10)):
+        words = ("--folder", stored, "--export", tmp_path / "again", "--prompts", 1)
+        assert command(verifier, monkeypatch, "--data", *given, *words) == 0
+        again = tmp_path / "again" / stored.name
+        assert load_ptp(again, verifier).sha256() == load_ptp(stored, verifier).sha256()
+        told = load_card(again)
+        assert all(told[name] == first[name] for name in ("settings", "steps", "rows", "curve"))
+        assert told["held_out"]["windows"] >= more * first["held_out"]["windows"]
     with pytest.raises(InputError, match="1 or more do"):
         asked("second", "--export", tmp_path / "shelf", "--prompts", 0)
     few = tmp_path / "few.jsonl"  # other completions, whose most frequent tokens are others
