@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from mtp.decode import Decoding, Request
 from mtp.drafters.ar import Autoregressive
@@ -169,10 +169,14 @@ def test_the_text_is_plain_samplings(
     assert found["accepted"] > 10 and found["rejected"] > 10
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_rejection_keeps_the_distribution(variant: str, tiny: Tiny, write: Write) -> None:
+@pytest.mark.parametrize(
+    ("variant", "head_layers"), [*((one, 0) for one in VARIANTS), ("o-ptp", 1), ("c-ptp", 1)]
+)
+def test_rejection_keeps_the_distribution(
+    variant: str, head_layers: int, tiny: Tiny, write: Write
+) -> None:
     model = tiny("llama-four-deep")
-    backbone, weights = Backbone(model), weights_for(tiny("llama-four-deep"), variant)
+    backbone, weights = Backbone(model), weights_for(model, variant, 0.1, head_layers)
     sampling = Sampling(1.5)
     found: Counter[tuple[int, ...]] = Counter()
     statuses: Counter[str] = Counter()
@@ -246,33 +250,49 @@ def test_without_the_adapter_base_rows_and_cache_are_bit_equal(
         assert torch.equal(mine.values[..., :kept, :], theirs.values[..., :kept, :])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def merged(model: PreTrainedModel, adapter: LowRankAdapter) -> PreTrainedModel:
+    """A copy of the model that has the adapter in its own weights, on all rows."""
+    own = copy.deepcopy(model)
+    for name, down, up in zip(adapter.names, adapter.down, adapter.up, strict=True):
+        weight = own.get_submodule(name).weight.data
+        weight += adapter.alpha / adapter.rank * (up @ down).detach().to(weight)
+    return own
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, {"budget": 40}])
 @pytest.mark.parametrize(("dtype", "gap"), [(torch.float64, 1e-8), (torch.float32, 2e-3)])
 def test_each_branch_is_a_forward_of_its_prefix_and_noise(
-    dtype: torch.dtype, gap: float, layout: dict, tiny: Tiny
+    dtype: torch.dtype, gap: float, layout: dict, name: str, variant: str, tiny: Tiny
 ) -> None:
-    model = copy.deepcopy(tiny("qwen3")).to(dtype)
-    backbone = Backbone(model)
-    made = ParallelTokens(weights_for(model, "c-ptp", 0.3), backbone, 4, **layout)
+    """By `transformers` alone: the base reads the text, then the base with the adapter in its
+    weights reads the noise behind it.
+    """
+    model = copy.deepcopy(tiny(name)).to(dtype)
+    weights = weights_for(model, variant, 0.3)
+    made = ParallelTokens(weights, Backbone(model), 5, **layout)
     prompt, drafts = [3, 1, 4, 1, 5, 9], [2, 6, 5]
-    draft, cache = block_of(made, drafts, backbone, prompt)
-    rows = backbone.forward(Block(prompt[-1], draft.tree, draft.probes), cache).logits
-    owners = draft.probes.owner
-    for owner in sorted(set(owners)):
-        mine = [row for row, one in enumerate(owners) if one == owner]
-        text = prompt + drafts[: owner + 1]
-        alone = PathCache()
-        backbone.prefill(text[:-1], alone)
-        probes = replace(
-            draft.probes,
-            owner=(-1,) * len(mine),
-            slot=tuple(range(len(mine))),
-            embeds=draft.probes.embeds[mine],
-            sees=draft.probes.sees[mine][:, mine],
-        )
-        apart = backbone.forward(Block(text[-1], probes=probes), alone).logits[1:]
-        together = rows[[1 + len(drafts) + row for row in mine]]
-        assert (together - apart).abs().max() < gap
+    draft, cache = block_of(made, drafts, made.backbone, prompt)
+    rows = made.backbone.forward(Block(prompt[-1], draft.tree, draft.probes), cache).logits
+    reads_noise, owners = merged(model, weights.adapter), draft.probes.owner
+    with torch.inference_mode():
+        for owner in sorted(set(owners)):
+            mine = [row for row, one in enumerate(owners) if one == owner]
+            text = prompt + drafts[: owner + 1]
+            known = DynamicCache()
+            model(input_ids=torch.tensor([text]), past_key_values=known, use_cache=True)
+            places = len(text) - 1 + torch.arange(len(mine))
+            apart = reads_noise(
+                inputs_embeds=draft.probes.embeds[mine][None],
+                position_ids=places[None],
+                attention_mask=torch.ones(1, len(text) + len(mine)),
+                past_key_values=known,
+            ).logits[0]
+            together = rows[[1 + len(drafts) + row for row in mine]]
+            assert (together - apart).abs().max() < gap
+            plain = model(input_ids=torch.tensor([text])).logits[0, -1]
+            assert (apart - plain).abs().max() > 0.1  # noise and adapter say something else
 
 
 def test_rows_read_the_noise_of_their_place(tiny: Tiny) -> None:
