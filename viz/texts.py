@@ -21,8 +21,9 @@ def table(language: str = DEFAULT) -> dict[str, str]:
 
 
 def part(*beginnings: str) -> dict[str, str]:
-    """The texts whose keys begin so: what a script of the page is given."""
-    return {key: words for key, words in table().items() if key.startswith(beginnings)}
+    """What a script of the page is given: texts whose keys begin so, and those of all scripts."""
+    wanted = ("script.", *beginnings)
+    return {key: words for key, words in table().items() if key.startswith(wanted)}
 
 
 def text(key: str, **values: object) -> str:

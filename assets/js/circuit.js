@@ -20,8 +20,7 @@ async function pullView() {
   const first = view.key === null;
   view.key = key;
   element.classList.add("ds-loading");
-  const lost = () => ({ error: TEXTS["circuit.error.lost"] });
-  const [answer] = await Promise.all([server.circuit_view(key).catch(lost), plotlyThere]);
+  const [answer] = await Promise.all([served.circuit_view(key), plotlyThere]);
   if (view.key !== key) return;
   element.classList.remove("ds-loading");
   if (answer.error) {
@@ -82,7 +81,7 @@ async function look() {
     while (asking.again) {
       asking.again = false;
       const key = view.key;
-      const answer = await server.circuit_look([key, view.asked]);
+      const answer = await served.circuit_look([key, view.asked]);
       if (key !== view.key) asking.again = true;
       if (asking.again) continue;
       if (answer.error && view.answered !== key && view.asked !== NOTHING) {
@@ -94,8 +93,6 @@ async function look() {
       }
       show(answer, fault);
     }
-  } catch (error) {
-    complain(TEXTS["circuit.error.lost"]);
   } finally {
     asking = null;
     element.classList.remove("ds-asking");
@@ -308,7 +305,7 @@ function copyLink() {
 }
 
 async function save() {
-  const answer = view.key ? await server.circuit_file(view.key) : { error: TEXTS["circuit.empty"] };
+  const answer = view.key ? await served.circuit_file(view.key) : { error: TEXTS["circuit.empty"] };
   if (answer.error) showTip(find("save"), answer.error);
   else download(view.data.name, answer.content, "application/json");
 }

@@ -18,19 +18,22 @@ async function pullNoise() {
   if (element.offsetParent === null || value === look.pulled) return; // a hidden tab waits
   look.pulled = value;
   if (!value?.noise) return;
-  const first = look.key === null;
+  const before = look.key;
   const key = value.noise;
   look.key = key;
   element.classList.add("ds-loading");
-  const [head] = await Promise.all([server.noise_head(key), plotlyThere]);
+  const [head] = await Promise.all([served.noise_head(key), plotlyThere]);
   if (look.key !== key) return;
   element.classList.remove("ds-loading");
   complain("head", head.error);
-  if (head.error) return;
+  if (head.error) {
+    Object.assign(look, { key: before, pulled: null }); // the same context can be chosen again
+    return;
+  }
   const asked = value.ask ?? {};
   const names = head.names.slice(1).map(([name]) => name);
   for (const about of ["look", "sweep", "budget", "file"]) complain(about);
-  Object.assign(look, { head, answer: null, sweep: null, touched: !first || Boolean(asked.noise), cell: [0, 0] });
+  Object.assign(look, { head, answer: null, sweep: null, touched: before !== null || Boolean(asked.noise), cell: [0, 0] });
   look.noise = [...(asked.noise ?? head.noise)]; // the server has checked what is asked
   look.place = asked.place ?? 0;
   look.drafter = asked.drafter ?? names[0] ?? "";
@@ -121,7 +124,7 @@ async function ask() {
     while (asking.again) {
       asking.again = false;
       const key = look.key;
-      const answer = await patiently(server.noise_look([key, question()]), "look");
+      const answer = await patiently(served.noise_look([key, question()]), "look");
       if (key !== look.key) asking.again = true;
       else show(answer);
     }
@@ -233,7 +236,7 @@ async function pullSweep() {
   const asked = question();
   const key = look.key;
   try {
-    const answer = await patiently(server.noise_sweep([key, asked]), "sweep");
+    const answer = await patiently(served.noise_sweep([key, asked]), "sweep");
     if (key !== look.key || asked.place !== look.place || asked.drafter !== look.drafter) return sweepSoon();
     complain("sweep", answer.error);
     if (answer.error) return;
@@ -325,11 +328,10 @@ PICTURES.strips = ({ data, layout }) => {
 };
 
 function bind(name, area) {
-  if (area.bound) return;
-  area.bound = true;
-  if (name === "sweep") area.on("plotly_click", (event) => move(look.place, Math.min(0.999, Math.max(0, Number(event.points[0].x)))));
-  if (name === "branches") area.on("plotly_click", (event) => choosePlace(Math.min(Number(event.points[0].x), look.noise.length - 1)));
-  if (name === "strips") area.on("plotly_click", (event) => {
+  const onClick = (handler) => bindOnce(area, "plotly_click", handler);
+  if (name === "sweep") onClick((event) => move(look.place, Math.min(0.999, Math.max(0, Number(event.points[0].x)))));
+  if (name === "branches") onClick((event) => choosePlace(Math.min(Number(event.points[0].x), look.noise.length - 1)));
+  if (name === "strips") onClick((event) => {
     const { customdata: facts, data, pointNumber: at } = event.points[0] ?? {};
     if (Array.isArray(facts)) move(facts[0] - 1, Math.min(data.base[at] + data.y[at] / 2, MOST_NOISE));
   });
@@ -375,7 +377,7 @@ function copyLink() {
 
 async function save() {
   if (!look.head) return showTip(find("save"), TEXTS["noise.empty"]);
-  const file = await patiently(server.noise_file([look.key, question()]), "file");
+  const file = await patiently(served.noise_file([look.key, question()]), "file");
   complain("file", file.error);
   if (!file.error) download(file.name, file.content, "application/json");
 }

@@ -2,6 +2,15 @@
 
 const TEXTS = GIVEN.texts;
 
+// The server's functions. Where no answer comes they give one that says so; Gradio's own give
+// nothing then, or throw.
+const served = new Proxy(server, {
+  get: (all, name) => async (...given) => {
+    const answer = await all[name](...given).catch(() => undefined);
+    return answer ?? { error: TEXTS["script.lost"] };
+  },
+});
+
 // Plotly puts the page's address into its clip paths when there is a <base>; they would break each
 // time the address changes. Gradio's <base href="./"> says what holds without it.
 document.querySelector('base[href="./"]')?.remove();

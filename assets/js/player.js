@@ -27,7 +27,7 @@ async function pull(id) {
   try {
     for (;;) {
       mine.again = false;
-      const [part] = await Promise.all([server.player_steps([id, run.steps.length]), plotlyThere]);
+      const [part] = await Promise.all([served.player_steps([id, run.steps.length]), plotlyThere]);
       if (run.id !== id) return;
       if (part.error) {
         run.state = "gone";
@@ -222,7 +222,7 @@ function copyLink() {
 }
 
 async function save() {
-  const answer = await server.player_trace(run.id);
+  const answer = await served.player_trace(run.id);
   if (answer.error) showTip(find("save"), answer.error);
   else download(answer.name, answer.trace, "application/json");
 }

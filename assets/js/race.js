@@ -5,7 +5,7 @@ const race = { id: null, data: null, time: 0, end: 0, pace: 1, playing: null, la
 async function pullRace() {
   const value = props.value;
   if (!value?.race || value.race === race.id) return;
-  const [answer] = await Promise.all([server.race_of(value.race), plotlyThere]);
+  const [answer] = await Promise.all([served.race_of(value.race), plotlyThere]);
   if (props.value?.race !== value.race) return; // another was asked for meanwhile
   if (answer.error) {
     find("caption").textContent = answer.error;
@@ -39,7 +39,7 @@ function copyLink() {
 }
 
 async function saveRace() {
-  const answer = await server.race_file(race.id);
+  const answer = await served.race_file(race.id);
   if (answer.error) showTip(find("save"), answer.error);
   else download(answer.name, answer.race, "application/json");
 }

@@ -34,7 +34,9 @@ def explorer_of(
             drafters[variant] = load_ptp(folder, verifier)
     longest = min((one.config.longest for one in drafters.values()), default=MOST_PLACES)
     if not 2 <= question.places <= longest:
-        raise InputError(f"The places are {question.places}; they can be from 2 to {longest}.")
+        raise InputError(
+            f"The tokens foreseen are {question.places:g}; they can be from 2 to {longest}."
+        )
     return NoiseExplorer(
         verifier.backbone,
         verifier.vocabulary,

@@ -185,8 +185,14 @@ def test_an_own_context_with_markup(visit) -> None:
     page = open_noise(visit)
     page.locator("#noise-prompt textarea").fill("Say <b>hi</b>.")
     page.locator("#noise-answer textarea").fill("Hi th")
+    for given, said in (("", "Tokens foreseen is empty"), ("9", "are 9; they can be from 2")):
+        page.locator("#noise-places input").fill(given)
+        page.locator("#noise-start").click()
+        expect(page.locator("#status")).to_contain_text(said, timeout=SLOW_MS)
+    page.locator("#noise-places input").fill("5")
     page.locator("#noise-start").click()
     expect(part(page, "label")).to_have_text("your context", timeout=SLOW_MS)
+    expect(page.locator(f"{VIEW} .ds-slider")).to_have_count(5)
     expect(part(page, "context")).to_contain_text("Say <b>hi</b>.<|end|><|assistant|>Hi th")
     expect(part(page, "tally")).to_contain_text("independent")
     part(page, "budget").fill("5")
@@ -253,6 +259,7 @@ def test_a_shown_context_fills_the_fields_that_read_it_again(visit) -> None:
     expect(page.locator("#model input")).to_have_value("byte")
     expect(page.locator("#seed input")).to_have_value("242")
     expect(page.locator("#noise-answer textarea")).to_have_value("The sea was ")
+    expect(page.locator("#noise-places input")).to_have_value("8")
 
 
 def test_files_that_are_none_get_a_sentence(visit, tmp_path: Path) -> None:
@@ -322,7 +329,7 @@ def test_wrong_addresses_get_a_sentence(visit) -> None:
         ({"drafts": "nosuch"}, "There is no drafter nosuch"),
         ({"behind": "Hi", "u": "0.5,0.5"}, "The link says u=0.5,0.5"),
         ({"behind": "Hi", "places": "x"}, "The link says places=x"),
-        ({"behind": "Hi", "places": "40"}, "The places are 40; they can be from 2 to 8"),
+        ({"behind": "Hi", "places": "40"}, "The tokens foreseen are 40; they can be from 2 to 8"),
     ):
         page.goto(visit.address + "/?" + urlencode({"tab": "noise", **query}))
         expect(page.locator("#status")).to_contain_text(said, timeout=SLOW_MS)
@@ -347,3 +354,20 @@ def test_a_phone_scrolls_the_board_not_the_page(visit) -> None:
         return [board.scrollWidth, board.clientWidth]; }"""
     )
     assert wide > room
+
+
+def test_a_server_that_gives_no_answer_is_told_of_and_can_be_asked_again(visit) -> None:
+    page = open_noise(visit)
+    sweep_of(page, 1)
+    asked = "**/component_server**"
+    page.route(asked, lambda route: route.abort())
+    before = row(page, "plain")
+    slide(page, 0, 0.95)
+    expect(part(page, "fault")).to_contain_text("The server gave no answer")
+    assert row(page, "plain") == before
+    part(page, "save").click()
+    expect(part(page, "fault")).to_contain_text("The server gave no answer")
+    page.unroute(asked)
+    page.locator(f"{VIEW} .ds-slider").nth(2).focus()  # a sweep that is recorded
+    sweep_of(page, 3)
+    visit.faults = [fault for fault in visit.faults if "ERR_FAILED" not in fault]

@@ -88,7 +88,9 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             _choices(kept), value=recorded[0] if recorded else None,
             label=text("noise.recordings"), elem_id="noise-recorded",
         )  # fmt: skip
-        fields = prompt, answer = context_boxes("noise")
+        prompt, answer = context_boxes("noise")
+        places = gr.Number(PLACES, precision=0, label=text("noise.places"), elem_id="noise-places")
+        fields = [prompt, answer, places]
         buttons = start, stop = start_and_stop("noise")
         upload = gr.UploadButton(
             text("noise.open"), file_types=[".json"], size="sm", elem_id="noise-open", min_width=120
@@ -129,12 +131,13 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
         head, rest = asked[: len(vars(header))], asked[len(vars(header)) :]
         try:
             model, dtype, base = shell.settings_from(header, head, str(rest[0] or ""))
+            count = int(shell.number(rest[2], text("noise.places")))
         except DraftscopeError as error:
             yield failed(str(error), 5)
             return
         question = Question(
             base.prompt, str(rest[1] or ""), base.mode, base.seed, base.temperature, base.top_k,
-            base.top_p,
+            base.top_p, count,
         )  # fmt: skip
         async for update in explore(model, dtype, question, owner_of(request)):
             yield update
@@ -167,19 +170,21 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             return
         head = shell.from_query(query)
         above = [head.get(name, _KEEP) for name in HEAD]
-        said = filling([*above, query["behind"], query.get("answer", ""), None])
+        named = query.get("places", "")
+        shown_places = int(named) if named.isdecimal() and len(named) < 3 else _KEEP
+        said = filling([*above, query["behind"], query.get("answer", ""), shown_places, None])
         yield [*[_KEEP] * 4, said]
         try:
             ask = ask_from(query)
-            places = places_from(query)
-            if len(ask.get("noise", [0.0] * places)) != places:
+            count = places_from(query)
+            if len(ask.get("noise", [0.0] * count)) != count:
                 raise shell.refused(query, "u")
             model, dtype, values = shell.asked_in(query)
         except InputError as error:
             yield failed(str(error), len(nothing))
             return
         question = Question(
-            prompt=query["behind"], answer=query.get("answer", ""), places=places,
+            prompt=query["behind"], answer=query.get("answer", ""), places=count,
             **{
                 name: values[name]
                 for name in ("mode", "seed", "temperature", "top_k", "top_p")
@@ -246,9 +251,10 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
 
 
 def fields_of(record: NoiseRecord) -> list[Any]:
-    """What reads a context again, in the fields' order: those of the header, prompt, answer."""
+    """What reads a context again, in the fields' order: those of the header, then the page's."""
     asked = record.question
-    return [record.model, *(getattr(asked, name) for name in HEAD[1:]), asked.prompt, asked.answer]
+    mine = (*HEAD[1:], "prompt", "answer", "places")
+    return [record.model, *(getattr(asked, name) for name in mine)]
 
 
 def _choices(kept: Kept[Shown]) -> list[tuple[str, str]]:
