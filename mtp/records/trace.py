@@ -193,7 +193,7 @@ class DepthCount:
 
 @dataclass(frozen=True)
 class Summary:
-    """The run in numbers; each is defined in the README under "What the numbers mean"."""
+    """The run in numbers; each is defined in the README under "What the words and numbers mean"."""
 
     new_tokens: int
     verifier_calls: int
