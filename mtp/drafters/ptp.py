@@ -7,7 +7,6 @@ own, so that under `coupled` a good drafter foresees what plain sampling will pi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +23,6 @@ from mtp.drafters.base import Context, Draft, Outcome, ProbeOutput
 from mtp.models.backbone import Backbone
 from mtp.ptp.allocate import allocate, chances_of_ending
 from mtp.ptp.head import Behind, behind
-from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
 from mtp.records.trace import DrafterWeights
 from mtp.sampling import cumulative, final_probabilities, picks_from
@@ -213,17 +211,14 @@ class ParallelTokens:
 
     def _guesses(self, logits: Tensor, places: list[int], context: Context) -> list[Guess]:
         """What rows foresee: logits (R, V), and the positions whose noise they read."""
-        chance = self.weights.config.chance
-        if self.name != "c-ptp":
-            best = logits.float().log_softmax(-1).max(-1)
-            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-            return [Guess(token, log_p, chance(math.exp(log_p))) for token, log_p in pairs]
-        q = final_probabilities(logits, context.sampling)
-        noise = [self._u(place + 1, context) for place in places]
-        tokens, sure = picked(q, torch.tensor(noise, dtype=torch.float64, device=q.device))
-        log_q = q.gather(1, tokens[:, None])[:, 0].log().tolist()
-        found = zip(tokens.tolist(), log_q, sure.tolist(), q, strict=True)
-        return [Guess(token, log_p, chance(c), row) for token, log_p, c, row in found]
+        config = self.weights.config
+        own = [self._u(place + 1 - self.replaced, context) for place in places]
+        u = torch.tensor(own, dtype=torch.float64, device=logits.device)
+        found = config.drafts(logits, u, context.sampling)
+        log_q = found.likely.double().log().tolist()
+        q = [None] * len(own) if found.q is None else found.q
+        told = zip(found.tokens.tolist(), log_q, found.sure.tolist(), q, strict=True)
+        return [Guess(token, log_p, config.chance(sure), row) for token, log_p, sure, row in told]
 
     def _share(self, guesses: list[Guess], context: Context) -> tuple[list[int], list[float]]:
         """Rows of the branches behind 0, 1, … all drafts, and the chance that each is needed."""

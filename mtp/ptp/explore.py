@@ -14,7 +14,6 @@ from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.vocabulary import Vocabulary
 from mtp.ptp.head import Behind, behind
-from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
 from mtp.records.noise import (
     IMPOSSIBLE,
@@ -142,7 +141,7 @@ class NoiseExplorer:
         C-PTP and of drafters with a head.
         """
         weights = self.drafters[name]
-        return weights.head is not None or weights.config.variant == "c-ptp"
+        return weights.head is not None or weights.config.picks_with_noise
 
     def _draft(self, name: str, noise: Sequence[Sequence[float]]) -> _Drafted:
         """Tokens for each of S noises, all branches in one forward."""
@@ -152,36 +151,31 @@ class NoiseExplorer:
         probes = None if weights.adapter is None else _rows_of(weights, u)
         asked = (-1,) if weights.head is not None else ()
         block = Block(self._root, probes=probes, hidden_layers=asked)
-        found = self.backbone.forward(block, self._cache)
+        out = self.backbone.forward(block, self._cache)
         self._cache.keep(())
-        p_root = final_probabilities(found.logits[0], self.sampling)
+        p_root = final_probabilities(out.logits[0], self.sampling)
         first = picks_from(u[:, 0], cumulative(p_root))
         if weights.head is None:
-            rows = found.logits[1:].view(branches, length, -1)
+            rows = out.logits[1:].view(branches, length, -1)
         else:
             states = None
             if weights.adapter is not None:
-                states = found.hidden[-1][1:].view(branches, length, -1)
+                states = out.hidden[-1][1:].view(branches, length, -1)
             with torch.inference_mode():
-                text = self._behind(found.hidden[-1][:1], weights).expand(branches)
+                text = self._behind(out.hidden[-1][:1], weights).expand(branches)
                 rows = weights.foresee(self.backbone, states, text, first, u, self.sampling)
-        if weights.config.variant == "c-ptp":
-            p = final_probabilities(rows[:, :-1], self.sampling)
-            tokens, sure = picked(p, u[:, 1:])
-            likely = p.gather(2, tokens[:, :, None])[:, :, 0]
-        else:
-            best = rows.float().softmax(-1).max(-1)
-            tokens, likely = best.indices, best.values
-            if weights.head is None:
-                return _Drafted(tokens.tolist(), likely.tolist(), likely.tolist())
-            tokens, likely = tokens[:, 1:], likely[:, 1:]
-            sure = likely
+        if not self.told(name):
+            found = weights.config.drafts(rows, u, self.sampling)
+            return _Drafted(found.tokens.tolist(), found.likely.tolist(), found.sure.tolist())
+        replaced = weights.config.replaced
+        foreseen = rows[:, replaced : length - 1 + replaced]
+        found = weights.config.drafts(foreseen, u[:, 1:], self.sampling)
         # The root's own row gives the first token's distribution.
-        ones = torch.ones(branches, 1, dtype=torch.float64)
+        ones = torch.ones(branches, 1, dtype=torch.float64, device=u.device)
         return _Drafted(
-            torch.cat([first[:, None], tokens], 1).tolist(),
-            torch.cat([p_root[first][:, None].double(), likely.double()], 1).tolist(),
-            torch.cat([ones.to(sure.device), sure.double()], 1).tolist(),
+            torch.cat([first[:, None], found.tokens], 1).tolist(),
+            torch.cat([p_root[first][:, None].double(), found.likely.double()], 1).tolist(),
+            torch.cat([ones, found.sure.double()], 1).tolist(),
         )
 
     def _behind(self, root: Tensor, weights: PtpWeights) -> Behind:
@@ -320,14 +314,6 @@ def _rows_of(weights: PtpWeights, u: Tensor) -> Probes:
         sees=sees,
         adapter=weights.adapter,
     )
-
-
-def impossible_pairs(foreseen: Sequence[Foreseen]) -> float:
-    """The share of adjacent tokens of which the verifier finds the second one impossible behind
-    the first.
-    """
-    later = foreseen[1:]
-    return sum(one.impossible for one in later) / len(later) if later else 0.0
 
 
 def _check(noise: Sequence[float]) -> None:

@@ -17,10 +17,23 @@ from mtp.models.draft_vocabulary import DraftVocabulary
 from mtp.models.lora import LowRankAdapter
 from mtp.ptp.embedding import ANCHORS, EmbeddingName, NoiseEmbedding
 from mtp.ptp.head import Behind, PickHead, picks, settle
-from mtp.sampling import Sampling
+from mtp.ptp.intervals import picked
+from mtp.sampling import Sampling, final_probabilities
 
 Variant = Literal["o-ptp", "c-ptp", "independent"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """What rows draft: tokens (...), the drafter's probability of each, its confidence, and for
+    C-PTP the distributions (..., V) that they were picked from, float64.
+    """
+
+    tokens: Tensor
+    likely: Tensor
+    sure: Tensor
+    q: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,20 @@ class PtpConfig:
     def sampling(self) -> Sampling:
         """What it was trained for."""
         return Sampling(self.temperature, self.top_k, self.top_p)
+
+    @property
+    def picks_with_noise(self) -> bool:
+        """Whether a row gives a distribution, C-PTP's, from which its token's noise then picks."""
+        return self.variant == "c-ptp"
+
+    def drafts(self, logits: Tensor, u: Tensor, sampling: Sampling) -> Drafts:
+        """What rows draft that say logits (..., V), for tokens whose noise is u (...)."""
+        if not self.picks_with_noise:
+            best = logits.float().softmax(-1).max(-1)
+            return Drafts(best.indices, best.values, best.values)
+        q = final_probabilities(logits, sampling)
+        tokens, sure = picked(q, u)
+        return Drafts(tokens, q.gather(-1, tokens[..., None])[..., 0], sure, q)
 
     def own_noise(self, u: Tensor) -> Tensor:
         """The noise (B, L) of the tokens that rows foresee, from the noise u (B, L) that they read:
@@ -262,7 +289,7 @@ def build_head(config: PtpConfig, model: PreTrainedModel | None = None) -> PickH
     """An untrained head, where the drafter has one; for a model unless its weights follow."""
     if not config.head_layers:
         return None
-    spread = 1.0 if model is None else _spread(model)
+    spread = 1.0 if model is None else spread_of(model)
     return PickHead(config.hidden, config.head_layers, config.head_width, spread)
 
 
@@ -273,14 +300,14 @@ def build_noise(
     a frozen base reads a row as a token yet to come (ESP's mask).
     """
     noise = NoiseEmbedding(
-        config.embedding, config.hidden, _spread(model), config.anchors, generator
+        config.embedding, config.hidden, spread_of(model), config.anchors, generator
     )
     with torch.no_grad():
         noise.bias.copy_(_embeddings(model).float().mean(0))
     return noise
 
 
-def _spread(model: PreTrainedModel) -> float:
+def spread_of(model: PreTrainedModel) -> float:
     """The standard deviation of the model's token embeddings."""
     return float(_embeddings(model).float().std())
 

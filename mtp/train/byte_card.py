@@ -2,16 +2,15 @@
 
 import hashlib
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-import transformers
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from mtp.circuits.marks import write_words
+from mtp.decode import software
 from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_tokenizer import END_ID, build_tokenizer
@@ -70,11 +69,7 @@ def write_card(
             "answer_entropy_temperature_0.7": round(bits.entropy_07, 4),
             "answer_bytes": bits.answer_bytes,
         },
-        "software": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "software": software(),
         "curve": [dict(line) for line in curve],
     }
     (out / "card.json").write_text(json.dumps(card, indent=1) + "\n")

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import cast
 
 import torch
-import transformers
 from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from mtp.decode import software
 from mtp.errors import InputError
 from mtp.models.load import DTYPES, load_model
 from mtp.sampling import Sampling
@@ -100,11 +99,7 @@ def header(teacher: Teacher, plan: Plan) -> Header:
         seed=plan.seed,
         max_new_tokens=plan.max_new_tokens,
         prompts=f"mtp.train.prompts {prompts.VERSION}",
-        software={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        software=software(),
     )
 
 

@@ -11,6 +11,7 @@ from transformers import LlamaForCausalLM
 
 from mtp.errors import InputError
 from mtp.ptp.embedding import NoiseEmbedding
+from mtp.ptp.weights import spread_of
 from mtp.sampling import Sampling
 from mtp.train.byte_recipe import Shape, build_model
 from mtp.train.loop import check_products
@@ -102,6 +103,5 @@ def build(recipe: Recipe) -> Pair:
     """Both models with the same first weights, functions of the seed."""
     model, twin = (build_model(recipe.shape, recipe.seed) for _ in range(2))
     generator = torch.Generator().manual_seed(recipe.seed)
-    spread = float(model.get_input_embeddings().weight.detach().std())  # type: ignore[operator]
-    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread, generator=generator)  # type: ignore[arg-type]
+    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread_of(model), generator=generator)  # type: ignore[arg-type]
     return Pair(model, noise, twin)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from mtp.models.backbone import Backbone
-from mtp.ptp.intervals import picked
 from mtp.ptp.weights import PtpWeights
-from mtp.sampling import Sampling, final_probabilities
+from mtp.sampling import Sampling
 from mtp.train.ptp_read import Read, read
 from mtp.train.ptp_rows import Windows, choose_windows, noise_of, predict, targets
 from mtp.train.texts import Text
@@ -67,7 +66,7 @@ def measure(
     """Measures windows of `length` rows in every text."""
     generator = torch.Generator().manual_seed(seed)
     # C-PTP's last row cannot be judged (see `_judged`), so there is one more.
-    asked = length + int(weights.config.variant == "c-ptp")
+    asked = length + int(weights.config.picks_with_noise)
     right: list[Tensor] = []
     sure: list[Tensor] = []
     counts: list[Tensor] = []
@@ -106,7 +105,7 @@ def measure(
         gated=min(gated, length - 1),
         shuffled=round(shuffled / max(1, asked_there), 4),
         ceiling=None
-        if weights.config.variant == "c-ptp"
+        if weights.config.picks_with_noise
         else round(ceiling / max(1, asked_there), 4),
         leading=round(float(lead[whole].mean()) if bool(whole.any()) else 0.0, 4),
         gains=_gains(hits[whole], replaced),
@@ -128,20 +127,16 @@ def _judged(
     C-PTP picks its token with the noise of the token after the one whose noise the row read: the
     next row's, so that its last offset is not judged.
     """
-    shape = (-1, windows.length)
-    if weights.config.variant != "c-ptp":
-        wanted = targets(found, windows, shift=0)
-        best = logits.float().softmax(-1).max(-1)
-        hit = best.indices == wanted.tokens
-        return hit.view(shape), best.values.view(shape), wanted.counted.view(shape)
-    wanted = targets(found, windows, shift=1)
-    u = weights.config.own_noise(noise.view(shape)).view_as(noise)
-    token, sure = picked(final_probabilities(logits, sampling), u)
-    # The token's noise must be known too: it is that of the next row.
-    following = windows.counted.view(shape).roll(-1, dims=1)
-    following[:, -1] = False
-    counted = wanted.counted.view(shape) & following
-    return (token == wanted.tokens).view(shape), sure.view(shape), counted
+    shape, config = (-1, windows.length), weights.config
+    wanted = targets(found, windows, shift=1 - config.replaced)
+    u = config.own_noise(noise.view(shape)).view_as(noise)
+    drafts = config.drafts(logits, u, sampling)
+    counted = wanted.counted.view(shape)
+    if config.picks_with_noise:  # the token's noise must be known too: it is that of the next row
+        following = windows.counted.view(shape).roll(-1, dims=1)
+        following[:, -1] = False
+        counted = counted & following
+    return (drafts.tokens == wanted.tokens).view(shape), drafts.sure.view(shape), counted
 
 
 def _gains(hits: Tensor, replaced: int) -> tuple[float, ...]:

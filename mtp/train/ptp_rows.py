@@ -217,7 +217,7 @@ def loss_of(
     picks from is held to that distribution as well, and what rows say below it counts a share.
     """
     config = weights.config
-    categorical = config.variant == "c-ptp"
+    categorical = config.picks_with_noise
 
     def divergence(logits: Tensor, first: int = 0) -> Tensor:
         wanted = targets(found, windows, shift=1 - config.replaced)

@@ -20,6 +20,7 @@ from mtp.decode import software
 from mtp.errors import InputError
 from mtp.models.verifier import load_verifier
 from mtp.ptp.embedding import EMBEDDINGS, NoiseEmbedding
+from mtp.ptp.weights import spread_of
 from mtp.records.scaling import Point, Scaling, Trained
 from mtp.sampling import Sampling
 from mtp.train.byte_recipe import Shape, build_model
@@ -104,8 +105,7 @@ def build(recipe: Recipe) -> Drafter:
     """An untrained drafter, a function of the seed."""
     model = build_model(recipe.shape, recipe.seed)
     generator = torch.Generator().manual_seed(recipe.seed)
-    spread = float(model.get_input_embeddings().weight.detach().std())  # type: ignore[operator]
-    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread, generator=generator)  # type: ignore[arg-type]
+    noise = NoiseEmbedding(recipe.embedding, recipe.hidden, spread_of(model), generator=generator)  # type: ignore[arg-type]
     return Drafter(model, noise)
 
 

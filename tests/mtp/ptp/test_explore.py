@@ -12,7 +12,7 @@ from mtp.errors import InputError, TraceError
 from mtp.models.backbone import Backbone, Block
 from mtp.models.cache import PathCache
 from mtp.models.verifier import Verifier, load_verifier
-from mtp.ptp.explore import SWEPT, NoiseExplorer, impossible_pairs
+from mtp.ptp.explore import SWEPT, NoiseExplorer
 from mtp.ptp.question import context_of, explorer_of, noise_of, record, with_view
 from mtp.records.noise import Foreseen, NoiseRecord, Question
 from mtp.sampling import Noise, Sampling, final_probabilities, pick
@@ -110,7 +110,8 @@ def test_tallies_count_what_views_show(explorer, monkeypatch):
     for name in VARIANTS:
         right = [view.right(name) for view in views]
         assert tallies[name].right == pytest.approx(sum(right) / 6, abs=1e-4)
-        pairs = [impossible_pairs(view.foreseen[name]) for view in views]
+        later = [view.foreseen[name][1:] for view in views]
+        pairs = [sum(one.impossible for one in some) / len(some) for some in later]
         assert tallies[name].impossible == pytest.approx(sum(pairs) / 6, abs=1e-4)
     assert explorer.tallies(4, stop=lambda: True) is None
 
@@ -216,10 +217,9 @@ def test_a_question_leaves_the_context_as_it_was(explorer):
     assert explorer.view(noises(1)) == first
 
 
-def test_impossible_pairs_are_counted():
-    tokens = [Foreseen(1, "a", 0.5, 0.5, p, False) for p in (1e-9, 0.5, 1e-4, 0.2)]
-    assert impossible_pairs(tokens) == pytest.approx(1 / 3)
-    assert impossible_pairs(tokens[:1]) == 0.0
+def test_what_the_verifier_calls_impossible():
+    tokens = [Foreseen(1, "a", 0.5, 0.5, p, False) for p in (1e-9, 0.5, 9.9e-4, 1e-3)]
+    assert [one.impossible for one in tokens] == [True, False, True, False]
 
 
 def test_noise_and_places_are_checked(explorer):
