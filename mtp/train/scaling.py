@@ -33,7 +33,8 @@ from mtp.train.run_folder import RunFolder, read_curve
 from mtp.train.schedule import Schedule
 from mtp.train.texts import Text, batches, cut_all, read_texts
 
-SIZES = "64/1/1,96/2/2,128/2/2,192/3/3,256/4/4"  # hidden, layers, heads, as the paper's
+# Hidden, layers, heads, as the paper names them. At a narrow one's rate a wide one learns late.
+SIZES = "64/1/1,96/2/2,128/2/2,192/3/3@0.0025"
 HELD_OUT_SEED = 2**31
 MEASURED = 16  # held-out texts a forward
 
@@ -211,7 +212,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="byte", help="the model whose samples are learnt")
     parser.add_argument("--data", type=Path, nargs="+", required=True, help="its own completions")
     parser.add_argument("--folder", type=Path, required=True, help="of the runs, one a size")
-    parser.add_argument("--sizes", default=SIZES, metavar="HIDDEN/LAYERS/HEADS,…")
+    parser.add_argument("--sizes", default=SIZES, metavar="HIDDEN/LAYERS/HEADS[@RATE],…")
     parser.add_argument("--minutes", type=float, help="training time of each size")
     parser.add_argument("--steps", type=int, help="steps of each size")
     parser.add_argument("--embedding", choices=EMBEDDINGS, default=Recipe.embedding)
@@ -227,18 +228,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="where to write the study as JSON")
 
 
-def sizes_from(words: str) -> list[tuple[int, int, int]]:
-    """(hidden, layers, heads) of each size named. Raises InputError for another form."""
-    found = []
-    for name in words.split(","):
-        parts = name.strip().split("/")
-        if len(parts) != 3 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-            raise InputError(f"A size is HIDDEN/LAYERS/HEADS, such as 64/1/1; not {name[:40]!r}.")
-        hidden, layers, heads = map(int, parts)
-        Shape(hidden, layers, heads)
-        if (hidden, layers, heads) in found:
-            raise InputError(f"The size {name.strip()} is named twice.")
-        found.append((hidden, layers, heads))
+@dataclass(frozen=True)
+class Size:
+    """One of the study: its shape as the paper names it, and its learning rate, None for the
+    study's.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    rate: float | None = None
+
+    @property
+    def label(self) -> str:
+        """Hidden size, layers, heads."""
+        return f"{self.hidden}/{self.layers}/{self.heads}"
+
+
+def sizes_from(words: str) -> list[Size]:
+    """The sizes named. Raises InputError for another form."""
+    found: list[Size] = []
+    for name in (part.strip() for part in words.split(",")):
+        shape, given, rate = name.partition("@")
+        parts = shape.split("/")
+        try:
+            if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+                raise ValueError
+            hidden, layers, heads = map(int, parts)
+            size = Size(hidden, layers, heads, float(rate) if given else None)
+        except ValueError as error:
+            raise InputError(
+                f"A size is HIDDEN/LAYERS/HEADS, such as 64/1/1, or 64/1/1@0.002 with a learning "
+                f"rate of its own; not {name[:40]!r}."
+            ) from error
+        Shape(size.hidden, size.layers, size.heads)
+        if size.label in [one.label for one in found]:
+            raise InputError(f"The size {size.label} is named twice.")
+        found.append(size)
     return found
 
 
@@ -246,25 +272,32 @@ def run(args: argparse.Namespace) -> int:
     """Trains every size, smallest first, and writes the study; returns the exit status 0."""
     fields = {field.name for field in dataclasses.fields(Recipe)} - {"hidden", "layers", "heads"}
     given = {name: getattr(args, name) for name in fields}
-    recipes = [
-        Recipe(hidden=hidden, layers=layers, heads=heads, **given)
-        for hidden, layers, heads in sizes_from(args.sizes)
-    ]
+    rate = given.pop("learning_rate")
+    recipes = {
+        size.label: Recipe(
+            hidden=size.hidden,
+            layers=size.layers,
+            heads=size.heads,
+            learning_rate=rate if size.rate is None else size.rate,
+            **given,
+        )
+        for size in sizes_from(args.sizes)
+    }
+    sampling = Sampling(args.temperature)
     for name, value in (("measure every", args.measure_every), ("prompts", args.prompts)):
         if value < 1:
             raise InputError(f"The number given for {name} is {value}; it must be 1 or more.")
     if args.out is not None and args.out.is_dir():
         raise InputError(f"{args.out} is a folder; give a file to write.")
     verifier = load_verifier(args.model, None)
-    check_corpus(args.data, verifier, recipes[0].sampling)
+    check_corpus(args.data, verifier, sampling)
     training, held_out = (
         cut_all(texts, args.context) for texts in read_texts(args.data, verifier.vocabulary)
     )
     held_out = held_out[: args.prompts]
-    survey = Survey(verifier.backbone, [*training, *held_out], recipes[0].sampling)
+    survey = Survey(verifier.backbone, [*training, *held_out], sampling)
     trained = []
-    for recipe in recipes:
-        label = f"{recipe.hidden}/{recipe.layers}/{recipe.heads}"
+    for label, recipe in recipes.items():
         folder = args.folder / label.replace("/", "-")
         drafter = train(
             folder,
@@ -290,8 +323,8 @@ def run(args: argparse.Namespace) -> int:
     study = Scaling(
         model=verifier.name,
         weights_sha256=verifier.weights_sha256,
-        temperature=recipes[0].temperature,
-        length=recipes[0].length,
+        temperature=args.temperature,
+        length=args.length,
         prompts=len(held_out),
         software=software(),
         sizes=tuple(trained),

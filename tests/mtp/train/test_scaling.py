@@ -11,7 +11,7 @@ from mtp.records.scaling import Point, Scaling, Trained
 from mtp.train import scaling
 from mtp.train.ptp_read import Survey, read
 from mtp.train.run_folder import read_curve
-from mtp.train.scaling import Recipe, accepted_per_call, build, sizes_from, train
+from mtp.train.scaling import Recipe, Size, accepted_per_call, build, sizes_from, train
 from tests.mtp.train.test_ptp import data, texts, verifier  # noqa: F401 (fixtures)
 
 RECIPE = Recipe(
@@ -116,8 +116,8 @@ def test_rows_are_a_forward_of_text_and_noise(texts, verifier):  # noqa: F811
 
 
 def test_sizes_and_records(tmp_path):
-    assert sizes_from("64/1/1, 256/4/4") == [(64, 1, 1), (256, 4, 4)]
-    for wrong in ("64", "64/1", "a/b/c", "64/0/1", "65/1/2", ""):
+    assert sizes_from("64/1/1, 256/4/4@0.002") == [Size(64, 1, 1), Size(256, 4, 4, 0.002)]
+    for wrong in ("64", "64/1", "a/b/c", "64/0/1", "65/1/2", "", "64/1/1@x", "64/1/1,64/1/1@1"):
         with pytest.raises(InputError):
             sizes_from(wrong)
     sizes = (Trained("64/1/1", 66_000, (Point(10, 0.5, 0.1, 0.1), Point(20, 1.0, 0.3, 0.2))),)
