@@ -4,6 +4,7 @@
 const FIGURES = ["strips", "sweep", "branches", "scaling"];
 const SIDE = 96; // px of the names left of the first column, as in the figure
 const COLUMN = 58; // px a place has at least
+const LEAST = { sweep: 560, branches: 260, scaling: 620 }; // px a figure is wide at least
 const ROOM = 5; // characters of a token that a place has room for
 const REST = 180; // ms without a move before the sweep is asked for
 const MOST_NOISE = 1 - 2 ** -24; // the last point of the grid that noise lies on
@@ -165,7 +166,11 @@ function show(answer) {
   showRows();
   rememberAddress();
   draw("strips");
-  draw("branches");
+  afterPaint(() => draw("branches")); // the tokens first
+}
+
+function afterPaint(work) {
+  requestAnimationFrame(() => requestAnimationFrame(work));
 }
 
 function showRows() {
@@ -279,7 +284,7 @@ function draw(name) {
     find("sliders").style.setProperty("--ds-slider", `${layout.height - layout.margin.t - layout.margin.b + 12}px`);
     find("sliders").style.inset = `${layout.margin.t}px 0 ${layout.margin.b}px ${SIDE}px`;
   } else {
-    layout.width = Math.max(frame.clientWidth - 2, name === "sweep" ? 560 : 260);
+    layout.width = Math.max(frame.clientWidth - 2, LEAST[name]);
   }
   drawn[name] = savedAs(name, figure, layout);
   Plotly.react(figureArea(name), figure.data, layout, CONFIG).then((area) => bind(name, area));

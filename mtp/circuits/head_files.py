@@ -40,7 +40,7 @@ def save_head(
     }
     tensors[DRAFT_IDS] = torch.as_tensor(head.vocabulary.ids, dtype=torch.int32)
     save_file(tensors, folder / WEIGHTS_FILE)
-    text = json.dumps({"config": asdict(head.config), "card": dict(card or {})}, indent=1)
+    text = json.dumps({"config": asdict(head.config), "card": dict(card or {})})
     (folder / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
 
 

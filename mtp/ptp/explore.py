@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mtp.errors import InputError
-from mtp.models.backbone import Backbone, Block
+from mtp.models.backbone import Backbone, Block, Rows
 from mtp.models.cache import PathCache
 from mtp.models.vocabulary import Vocabulary
 from mtp.ptp.head import Behind, behind
@@ -87,6 +87,7 @@ class NoiseExplorer:
         self.sampling = sampling
         self._root = int(token_ids[-1])
         self._last: list[int] = []  # plain sampling's tokens at the last view
+        self._blind: dict[tuple[str, int], Rows] = {}
         self._cache = PathCache()
         widest = max((one.config.head_context for one in drafters.values()), default=0)
         asked = (-1,) if widest else ()
@@ -98,8 +99,9 @@ class NoiseExplorer:
     def view(self, noise: Sequence[float]) -> NoiseView:
         """Everything for one setting of the noise, u_1 … u_N. Raises InputError outside [0, 1).
 
-        One forward a drafter, one for the verifier's view of all drafts, and one more, at most, for
-        each token of plain sampling behind a text that no draft foresaw.
+        One forward a drafter (for one that reads no noise in the first view only), one for the
+        verifier's view of all drafts, and one more, at most, for each token of plain sampling
+        behind a text that no draft foresaw.
         """
         _check(noise)
         drafted = {name: self._draft(name, [noise]) for name in self.drafters}
@@ -148,35 +150,50 @@ class NoiseExplorer:
         weights = self.drafters[name]
         u = torch.tensor(noise, dtype=torch.float64, device=weights.noise.table.device)
         branches, length = u.shape
-        probes = None if weights.adapter is None else _rows_of(weights, u)
-        asked = (-1,) if weights.head is not None else ()
-        block = Block(self._root, probes=probes, hidden_layers=asked)
-        out = self.backbone.forward(block, self._cache)
-        self._cache.keep(())
+        out = self._forward(name, u)
         p_root = final_probabilities(out.logits[0], self.sampling)
         first = picks_from(u[:, 0], cumulative(p_root))
         if weights.head is None:
-            rows = out.logits[1:].view(branches, length, -1)
+            rows = out.logits[1:].view(-1, length, out.logits.shape[1]).expand(branches, -1, -1)
         else:
             states = None
             if weights.adapter is not None:
-                states = out.hidden[-1][1:].view(branches, length, -1)
+                found = out.hidden[-1][1:]
+                states = found.view(-1, length, found.shape[1]).expand(branches, -1, -1)
             with torch.inference_mode():
                 text = self._behind(out.hidden[-1][:1], weights).expand(branches)
                 rows = weights.foresee(self.backbone, states, text, first, u, self.sampling)
         if not self.told(name):
-            found = weights.config.drafts(rows, u, self.sampling)
-            return _Drafted(found.tokens.tolist(), found.likely.tolist(), found.sure.tolist())
+            drafts = weights.config.drafts(rows, u, self.sampling)
+            return _Drafted(drafts.tokens.tolist(), drafts.likely.tolist(), drafts.sure.tolist())
         replaced = weights.config.replaced
         foreseen = rows[:, replaced : length - 1 + replaced]
-        found = weights.config.drafts(foreseen, u[:, 1:], self.sampling)
+        drafts = weights.config.drafts(foreseen, u[:, 1:], self.sampling)
         # The root's own row gives the first token's distribution.
         ones = torch.ones(branches, 1, dtype=torch.float64, device=u.device)
         return _Drafted(
-            torch.cat([first[:, None], found.tokens], 1).tolist(),
-            torch.cat([p_root[first][:, None].double(), found.likely.double()], 1).tolist(),
-            torch.cat([ones, found.sure.double()], 1).tolist(),
+            torch.cat([first[:, None], drafts.tokens], 1).tolist(),
+            torch.cat([p_root[first][:, None].double(), drafts.likely.double()], 1).tolist(),
+            torch.cat([ones, drafts.sure.double()], 1).tolist(),
         )
+
+    def _forward(self, name: str, u: Tensor) -> Rows:
+        """The base's forward of the root and, with an adapter, of rows that read u (S, N): S
+        branches. What does not read its noise says the same each time: one branch, run once.
+        """
+        weights = self.drafters[name]
+        blind = weights.adapter is None or weights.config.embedding == "constant"
+        known = (name, u.shape[1])
+        if blind and known in self._blind:
+            return self._blind[known]
+        probes = None if weights.adapter is None else _rows_of(weights, u[:1] if blind else u)
+        asked = (-1,) if weights.head is not None else ()
+        block = Block(self._root, probes=probes, hidden_layers=asked)
+        out = self.backbone.forward(block, self._cache)
+        self._cache.keep(())
+        if blind:
+            self._blind[known] = out
+        return out
 
     def _behind(self, root: Tensor, weights: PtpWeights) -> Behind:
         """What a drafter's head reads of the context: root (1, D) is the final state behind it."""

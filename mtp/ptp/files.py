@@ -43,7 +43,7 @@ def save_ptp(
     if weights.drafted is not None:
         ids = weights.drafted.ids.to("cpu", torch.int32)
         save_file({DRAFT_IDS: ids}, folder / VOCABULARY_FILE)
-    words = json.dumps({"config": asdict(weights.config), "card": dict(card or {})}, indent=1)
+    words = json.dumps({"config": asdict(weights.config), "card": dict(card or {})})
     (folder / CONFIG_FILE).write_text(words + "\n", encoding="utf-8")
 
 

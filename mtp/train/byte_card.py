@@ -72,7 +72,7 @@ def write_card(
         "software": software(),
         "curve": [dict(line) for line in curve],
     }
-    (out / "card.json").write_text(json.dumps(card, indent=1) + "\n")
+    (out / "card.json").write_text(json.dumps(card) + "\n")
     (out / "card.md").write_text(_markdown(card))
 
 

@@ -66,7 +66,7 @@ def export(
         byte_card.write_model(out / name, model, recipe.context)
     noise = {name: one.to(torch.bfloat16) for name, one in pair.noise.state_dict().items()}
     save_file(noise, out / "noise.safetensors")
-    (out / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (out / "card.json").write_text(json.dumps(card) + "\n", encoding="utf-8")
     (out / "card.md").write_text(_markdown(card, recipe), encoding="utf-8")
 
 

@@ -175,10 +175,10 @@ def test_heads_price_the_models_own_text_as_their_cards_say(byte, fresh):
         assert found["joint"] == pytest.approx(wanted, rel=0.2), head.label
 
 
-@pytest.mark.parametrize("variant", ["o-ptp", "c-ptp"])
-def test_drafters_that_read_noise_foresee_tokens_that_fit_each_other(variant, byte):
-    """Live, against the verifier: more right in a row than the one that is blind to its noise, and
-    fewer pairs that the verifier finds impossible.
+@pytest.mark.parametrize(("variant", "rarer"), [("o-ptp", 0.5), ("c-ptp", 0.3)])
+def test_drafters_that_read_noise_foresee_tokens_that_fit_each_other(variant, rarer, byte):
+    """Live, against the verifier: clearly more right in a row than the one that is blind to its
+    noise, and several times fewer pairs that the verifier finds impossible.
     """
     tallies = []
     for seed, answer in enumerate(("Once upon a time, there was a ", "The sea was ", "")):
@@ -190,5 +190,5 @@ def test_drafters_that_read_noise_foresee_tokens_that_fit_each_other(variant, by
         tallies.append(found)
     right = {name: mean(found[name].right for found in tallies) for name in tallies[0]}
     impossible = {name: mean(found[name].impossible for found in tallies) for name in tallies[0]}
-    assert right[variant] > right["independent"]
-    assert impossible[variant] < 0.8 * impossible["independent"]
+    assert right[variant] > 1.1 * right["independent"]
+    assert impossible[variant] < rarer * impossible["independent"]
