@@ -21,8 +21,8 @@ def figure(study: Scaling, texts: Mapping[str, str]) -> go.Figure:
         x=[one.parameters for one in study.sizes],
         y=[one.last.unread for one in study.sizes],
         mode="lines+markers",
-        line={"color": theme.NEUTRAL_TEXT, "width": 1, "dash": "dot"},
-        marker={"size": 9, "symbol": "circle-open", "color": theme.NEUTRAL_TEXT},
+        line={"color": theme.UNREACHED, "width": 1, "dash": "dot"},
+        marker={"size": 9, "symbol": "circle-open", "color": theme.UNREACHED},
         hovertemplate=texts["noise.scaling.unread"] + "<extra></extra>",
         name="unread",
     )
@@ -32,7 +32,7 @@ def figure(study: Scaling, texts: Mapping[str, str]) -> go.Figure:
         mode="lines+markers+text",
         text=[one.label for one in study.sizes],
         textposition="top center",
-        line={"color": theme.NEUTRAL_TEXT, "width": 1},
+        line={"color": theme.UNREACHED, "width": 1},
         marker={
             "size": 11,
             "color": [theme.DRAFTERS[i % len(theme.DRAFTERS)] for i in range(len(study.sizes))],
