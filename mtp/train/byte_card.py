@@ -14,7 +14,7 @@ from mtp.decode import software
 from mtp.train.byte_data import Documents
 from mtp.train.byte_eval import held_out_bits
 from mtp.train.byte_tokenizer import END_ID, build_tokenizer
-from mtp.train.completions import HELD_OUT, source_of
+from mtp.train.completions import HELD_OUT
 from mtp.train.run_folder import as_options, thinned
 
 CURVE_LINES = 12  # of the curve in card.md; card.json has all
@@ -35,7 +35,7 @@ def write_model(out: Path, model: LlamaForCausalLM, context: int) -> None:
 def write_card(
     out: Path,
     *,
-    data: Sequence[Path],
+    data: Sequence[Mapping[str, Any]],
     training: Documents,
     held_out: Documents,
     settings: Mapping[str, Any],
@@ -43,7 +43,7 @@ def write_card(
     curve: Sequence[Mapping[str, Any]],
 ) -> None:
     """Measures the model as written in `out` and writes card.json and card.md beside it; also
-    words.txt, the words of the training text."""
+    words.txt, the words of the training text. data: where that comes from, as `source_of` tells."""
     write_words(out, (_text(training, number) for number in range(len(training))))
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     bits = held_out_bits(model.eval(), held_out, settings["context"])
@@ -52,7 +52,7 @@ def write_card(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "weights_sha256": _sha256(out / "model.safetensors"),
         "command": _command(data, settings),
-        "data": [source_of(path) for path in data],
+        "data": list(data),
         "training_documents": len(training),
         "training_bytes": len(training.tokens),
         "held_out_documents": len(held_out),
@@ -83,9 +83,9 @@ def _text(documents: Documents, number: int) -> str:
     return raw.decode("utf-8", errors="ignore")
 
 
-def _command(data: Sequence[Path], settings: Mapping[str, Any]) -> str:
+def _command(data: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
     options = as_options(settings, ("weight_decay",))
-    files = " ".join(path.name for path in data)
+    files = " ".join(source["file"] for source in data)
     return f"python -m mtp train byte-lm --data {files} --folder RUN {options}"
 
 

@@ -179,7 +179,6 @@ def run(args: argparse.Namespace) -> int:
     shape = Shape(args.hidden, args.layers, args.heads, args.mlp, args.context)
     training, held_out = read_documents(args.data)
     if args.export is not None:
-        check_data(args.folder, args.data)
         export(args.folder, args.export, args.data, training, held_out)
         return 0
     recipe = Recipe(
@@ -207,7 +206,8 @@ def export(
 ) -> None:
     """Writes the model of a run's checkpoint, its tokenizer and its card to `out`.
 
-    Raises InputError where the run has no checkpoint yet.
+    Raises InputError where the run has no checkpoint yet, or was trained on other completions than
+    `data`.
     """
     state = load_checkpoint(run_folder)
     settings = read_settings(run_folder)
@@ -218,7 +218,7 @@ def export(
     byte_card.write_model(out, model.eval(), shape.context)
     byte_card.write_card(
         out,
-        data=data,
+        data=check_data(run_folder, data),
         training=training,
         held_out=held_out,
         settings=settings,

@@ -15,11 +15,11 @@ from mtp.models.lora import save_adapter
 from mtp.models.verifier import Verifier
 from mtp.sampling import Sampling
 from mtp.train.circuit_heads import Recipe, Spec, build, drafted_in, evaluate, windows_of
-from mtp.train.completions import source_of
 from mtp.train.held_out import acceptance
 from mtp.train.loop import round_as_stored
 from mtp.train.run_folder import (
     as_options,
+    check_data,
     check_weights,
     load_checkpoint,
     read_curve,
@@ -46,9 +46,11 @@ def export(
 ) -> None:
     """Writes each head of the run's checkpoint, in bfloat16, with its card, to a folder in `out`.
 
-    Raises InputError where the run has no checkpoint yet, or is of another model.
+    Raises InputError where the run has no checkpoint yet, is of another model, or was trained on
+    other completions than `data`.
     """
     state, settings = load_checkpoint(run_folder), read_settings(run_folder)
+    sources = check_data(run_folder, data)
     check_weights(run_folder, verifier.weights_sha256)
     recipe = recipe_of(run_folder, Recipe)
     specs = [Spec(**spec) for spec in settings["heads"]]
@@ -71,7 +73,7 @@ def export(
         folder = out / f"{Path(verifier.name).name}-{label}"
         card: dict[str, Any] = {
             "model": verifier.name,
-            "data": [source_of(path) for path in data],
+            "data": sources,
             "model_bits_per_byte": bits_per_byte(verifier.name),
             "steps": state["progress"][0],
             "minutes": round(state["progress"][1] / 60, 1),

@@ -32,7 +32,6 @@ from mtp.train.circuit_heads import (
 from mtp.train.run_folder import (
     RunFolder,
     begun_from,
-    check_data,
     check_weights,
     load_checkpoint,
     read_settings,
@@ -233,7 +232,6 @@ def run(args: argparse.Namespace) -> int:
         load_checkpoint(args.folder)  # says so before a model is loaded, if there is none
         verifier = load_verifier(args.model, args.dtype)
         _, held_out = read_texts(args.data, verifier.vocabulary)
-        check_data(args.folder, args.data)
         circuit_card.export(args.folder, args.export, verifier, args.data, held_out, args.prompts)
         return 0
     specs = [parse_spec(text) for text in (args.heads or "").split(",")]

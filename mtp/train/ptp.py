@@ -15,7 +15,7 @@ import torch
 from mtp.errors import InputError
 from mtp.models.verifier import Verifier, load_verifier
 from mtp.ptp.embedding import EMBEDDINGS
-from mtp.ptp.files import CONFIG_FILE
+from mtp.ptp.files import CONFIG_FILE, load_ptp
 from mtp.ptp.weights import VARIANTS, PtpWeights
 from mtp.train import ptp_card
 from mtp.train.completions import source_of
@@ -32,7 +32,6 @@ from mtp.train.run_folder import (
     load_checkpoint,
     read_settings,
     recipe_from,
-    recipe_of,
     rows_before,
     same_data,
 )
@@ -246,21 +245,20 @@ def run(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     """Writes the drafter of a run, or one that is stored, measured again, with its card."""
+    stored = ptp_card.of_stored(args.folder) if (args.folder / CONFIG_FILE).exists() else None
+    settings = read_settings(args.folder) if stored is None else stored.settings
+    recipe = recipe_from(settings, Recipe)
     verifier = load_verifier(args.model, args.dtype)
-    if (args.folder / CONFIG_FILE).exists():
-        weights, made = ptp_card.of_stored(args.folder, verifier)
-        recipe = recipe_from(made.settings, Recipe)
-        check_corpus(args.data, verifier, recipe.sampling)
-        training, held_out = read_texts(args.data, verifier.vocabulary)
+    check_corpus(args.data, verifier, recipe.sampling)
+    training, held_out = read_texts(args.data, verifier.vocabulary)
+    if stored is not None:
+        weights, made = load_ptp(args.folder, verifier), stored
         if not same_data(made.data, [source_of(file) for file in args.data]):
             held_out = [*training, *held_out]
     else:
-        recipe = recipe_of(args.folder, Recipe)
-        check_corpus(args.data, verifier, recipe.sampling)
-        training, held_out = read_texts(args.data, verifier.vocabulary)
         vocabulary = vocabulary_of(recipe, verifier, training)
         drafted = None if vocabulary is None else vocabulary.sha256
-        if read_settings(args.folder).get("drafted_sha256") != drafted:
+        if settings.get("drafted_sha256") != drafted:
             raise InputError(
                 f"The most frequent tokens of these completions are not those that the run in "
                 f"{args.folder} drafts of; give the files it was trained on."

@@ -15,7 +15,7 @@ from mtp.decode import software
 from mtp.errors import InputError, ModelError
 from mtp.models.verifier import Verifier
 from mtp.ptp.explore import IMPOSSIBLE, MOST_PLACES, NOISES, PLAIN, NoiseExplorer
-from mtp.ptp.files import load_card, load_ptp, save_ptp
+from mtp.ptp.files import load_card, save_ptp
 from mtp.ptp.weights import PtpConfig, PtpWeights
 from mtp.train.held_out import NEW_TOKENS, acceptance
 from mtp.train.loop import restore, round_as_stored
@@ -72,15 +72,14 @@ def of_run(
     )
 
 
-def of_stored(folder: Path, verifier: Verifier) -> tuple[PtpWeights, Made]:
-    """A drafter that is stored with its card. Raises ModelError where it cannot be read."""
+def of_stored(folder: Path) -> Made:
+    """What the card of a stored drafter tells. Raises ModelError where it cannot be read."""
     card = load_card(folder)
     try:
         given = {field.name: card[field.name] for field in fields(Made) if field.name != "data"}
-        made = Made(data=card.get("data", ()), **given)
     except KeyError as error:
         raise ModelError(f"The drafter in {folder} has no card: it lacks {error}.") from error
-    return load_ptp(folder, verifier), made
+    return Made(data=card.get("data", ()), **given)
 
 
 def _parameters(weights: PtpWeights) -> list[nn.Parameter]:

@@ -47,7 +47,8 @@ class RunFolder:
                         "take the same or another folder."
                     )
         noted.write_text(json.dumps(new, indent=1) + "\n", encoding="utf-8")
-        (path / DATA).write_text(json.dumps(sources, indent=1) + "\n", encoding="utf-8")
+        if sources:
+            (path / DATA).write_text(json.dumps(sources, indent=1) + "\n", encoding="utf-8")
 
     def save(self, state: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         """Replaces the checkpoint and adds a line to the curve; an interruption leaves the old
@@ -83,10 +84,10 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def check_data(path: Path, files: Sequence[Path]) -> list[dict[str, Any]]:
     """What a card tells of these files of completions. Raises InputError where the run in a folder
-    was begun with others; runs of versions that did not note them go on with any.
+    was begun with others; one that did not note them goes on with any.
     """
     sources = [source_of(file) for file in files]
-    if (path / DATA).exists() and not same_data(_read(path / DATA), sources):
+    if sources and (path / DATA).exists() and not same_data(_read(path / DATA), sources):
         raise InputError(
             f"The run in {path} was begun with other completions; give the files it was trained "
             "on, or take another folder."

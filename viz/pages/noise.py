@@ -170,9 +170,9 @@ def build(desk: Desk, header: shell.Header, status: gr.HTML, app: gr.Blocks) -> 
             return
         head = shell.from_query(query)
         above = [head.get(name, _KEEP) for name in HEAD]
-        named = query.get("places", "")
-        shown_places = int(named) if named.isdecimal() and len(named) < 3 else _KEEP
-        said = filling([*above, query["behind"], query.get("answer", ""), shown_places, None])
+        asked_places = _whole(query.get("places"), 2)
+        mine = [query["behind"], query.get("answer", ""), asked_places or _KEEP]
+        said = filling([*above, *mine, None])
         yield [*[_KEEP] * 4, said]
         try:
             ask = ask_from(query)
@@ -283,11 +283,11 @@ def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
             raise shell.refused(query, "u")
         ask["noise"] = noise
     for name, key in (("place", "place"), ("budget", "rows")):
-        words = query.get(key)
-        if words:
-            if not (words.isascii() and words.isdecimal() and len(words) < 5):
+        if query.get(key):
+            number = _whole(query[key], 4)
+            if number is None:
                 raise shell.refused(query, key)
-            ask[name] = int(words) - (name == "place")
+            ask[name] = number - (name == "place")
     if query.get("drafts"):
         ask["drafter"] = query["drafts"][:40]
     return ask
@@ -295,10 +295,17 @@ def ask_from(query: Mapping[str, str]) -> dict[str, Any]:
 
 def places_from(query: Mapping[str, str]) -> int:
     """How many places an address asks for. Raises InputError for what makes no sense."""
-    words = query.get("places", str(PLACES))
-    if not (words.isascii() and words.isdecimal() and len(words) < 3):
+    number = _whole(query.get("places", str(PLACES)), 2)
+    if number is None:
         raise shell.refused(query, "places")
-    return int(words)
+    return number
+
+
+def _whole(words: str | None, digits: int) -> int | None:
+    """The whole number of at most so many digits that an address holds; None for other words."""
+    if words and words.isascii() and words.isdecimal() and len(words) <= digits:
+        return int(words)
+    return None
 
 
 def _explore_into(
